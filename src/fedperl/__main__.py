@@ -1,0 +1,5 @@
+"""Lets `python -m fedperl` do what `fedperl` does."""
+
+from fedperl.cli import main
+
+main()

@@ -1,0 +1,142 @@
+"""One TOML file -> one frozen Config: defaults <- preset <- method <- file <- command line."""
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+
+from fedperl import __version__
+from fedperl.errors import ConfigError
+from fedperl.settings import Config
+
+Table = dict[str, Any]
+
+
+def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
+    """Return the configuration of a TOML file (or the defaults), with `a.b=c` overrides applied last.
+
+    Raises:
+        ConfigError: the file is missing or no TOML, a key is unknown (the nearest one is named), a value is of the
+            wrong type or out of range, or two settings contradict each other.
+    """
+    return resolve(_read(Path(path)) if path is not None else {}, overrides, source=str(path or "the command line"))
+
+
+def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the configuration") -> Config:
+    """Return the configuration that a table and overrides describe, filled up from its method and preset."""
+    table = _merged(table, *(_override(text) for text in overrides))
+    preset = str(table.get("preset", Config.model_fields["preset"].default))
+    method = str(table.get("method", Config.model_fields["method"].default))
+    _check_keys(table, Config, source)
+    layers = [_named("presets", preset), _named("methods", method), table]
+    try:
+        return Config.model_validate(_merged(*layers))
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(error)}") from None
+
+
+def methods() -> dict[str, str]:
+    """Return what can be trained: the name of each method and its one line."""
+    found = {}
+    for file in sorted(resources.files("fedperl").joinpath("methods").iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".toml"):
+            found[file.name.removesuffix(".toml")] = file.read_text().partition("\n")[0].lstrip("# ")
+    return found
+
+
+def dump(config: Config) -> str:
+    """Return the whole configuration as TOML, every setting spelt out: accepted back as input."""
+    config = config.model_copy(update={"written_by": f"fedperl {__version__}"})
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def config_hash(config: Config) -> str:
+    """Return a digest of all that decides the result: not the name, nor the version that wrote the file."""
+    kept = config.model_dump_json(exclude={"name", "written_by"})
+    return hashlib.sha256(kept.encode()).hexdigest()
+
+
+def _read(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; wanted a TOML configuration") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+
+
+def _named(folder: str, name: str) -> Table:
+    file = resources.files("fedperl").joinpath(folder, f"{name}.toml")
+    if not name.isidentifier() or not file.is_file():
+        files = resources.files("fedperl").joinpath(folder).iterdir()
+        known = sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+        raise ConfigError(f"{folder.rstrip('s')} = {name!r} is unknown{_nearest(name, known)}; known: {', '.join(known)}")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _override(text: str) -> Table:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: wanted key=value, for example peers.T=3")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return cast(Table, parsed)
+
+
+def _merged(*tables: Mapping[str, Any]) -> Table:
+    """Return the tables laid over each other: later values win, tables are merged key by key."""
+    result: Table = {}
+    for table in tables:
+        for key, value in table.items():
+            both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+            result[key] = _merged(result[key], value) if both else value
+    return result
+
+
+def _check_keys(table: Mapping[str, Any], section: type[BaseModel], source: str, prefix: str = "") -> None:
+    for key, value in table.items():
+        if key not in section.model_fields:
+            known = [prefix + name for name in section.model_fields]
+            guess = _nearest(prefix + key, known) or _nearest(key, _all_keys(Config), by_last=True)
+            raise ConfigError(f"{source}: unknown key {prefix + key!r}{guess}")
+        inner = section.model_fields[key].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{source}: {prefix + key} = {value!r}; wanted a table, [{prefix + key}]")
+            _check_keys(value, inner, source, f"{prefix}{key}.")
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += _all_keys(inner, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _nearest(name: str, known: Iterable[str], *, by_last: bool = False) -> str:
+    names = {k.rpartition(".")[2] if by_last else k: k for k in known}
+    match = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {names[match[0]]!r}?" if match else ""
+
+
+def _explain(error: ValidationError) -> str:
+    problems = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal", "constrained")))
+        message = problem["msg"].removeprefix("Value error, ")
+        problems.append(f"{where} = {problem['input']!r}: {message}" if where else message)
+    return "; ".join(problems)

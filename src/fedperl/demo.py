@@ -1,0 +1,77 @@
+"""Ten synthetic hospitals: labelled images alone, SSFL, FedPerl, and all labels, on equal terms."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedperl.config import resolve
+from fedperl.data.dermsim.hospitals import PAPER
+from fedperl.data.store import Store
+from fedperl.errors import RunError
+from fedperl.parallel import Job, run_jobs
+from fedperl.settings import Config
+from fedperl.training import open_store
+
+METHODS = {
+    "Lower FedAvg": "lower",
+    "SSFL": "ssfl",
+    "FedPerl (T = 2, PA)": "fedperl",
+    "Upper FedAvg": "upper",
+}
+
+SETTINGS: dict[str, Any] = {
+    "threads": 1,
+    "data": {"size": 48, "scale": 0.1},
+    "model": {"net": "small_cnn"},
+    "federation": {"rounds": 60, "steps": 16},
+    "optimizer": {"lr": 1e-3},
+}
+
+SOURCES = [hospital.source for hospital in PAPER]
+
+
+def demo_config(method: str, seed: int, rounds: int | None = None) -> Config:
+    """Return the demo's configuration of one method."""
+    table = SETTINGS | {"name": f"demo {method}", "method": method, "seed": seed}
+    if rounds is not None:
+        table["federation"] = SETTINGS["federation"] | {"rounds": rounds}
+    return resolve(table, source="the demo")
+
+
+def run_demo(
+    out: Path, *, seed: int = 1, rounds: int | None = None, fresh: bool = False, tick: Callable[[list[Job]], None]
+) -> dict[str, Any]:
+    """Train the four methods side by side and return their results by name; runs that are there are gone on with.
+
+    Raises:
+        RunError: a folder holds a run with other settings.
+    """
+    if fresh and out.exists():
+        _remove(out)
+    jobs = [Job(name, demo_config(method, seed, rounds), out / method) for name, method in METHODS.items()]
+    store = _store(out / "data", jobs[0].config)
+    # The longest first, so that no core waits at the end.
+    order = sorted(jobs, key=lambda job: job.config.objective.kind == "supervised")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    run_jobs(order, workers=min(cores, len(jobs)), store=store, tick=lambda: tick(jobs))
+    return {job.name: json.loads((job.out / "results.json").read_text()) for job in jobs}
+
+
+def _store(folder: Path, config: Config) -> Path:
+    """Draw the images once for all four runs."""
+    made = {"source": "dermsim", "size": config.data.size, "scale": config.data.scale, "seed": config.data.seed}
+    if not (folder / "store.json").exists() or Store.open(folder).made != made:
+        open_store(config).save(folder)
+    return folder
+
+
+def _remove(out: Path) -> None:
+    known = {"data", *METHODS.values()}
+    other = sorted(path.name for path in out.iterdir() if path.name not in known)
+    if other:
+        raise RunError(f"{out}: holds {other[0]!r}, which no demo made; remove the folder yourself or choose another")
+    shutil.rmtree(out)
+

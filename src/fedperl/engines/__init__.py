@@ -1,0 +1,1 @@
+"""What carries tasks to clients and answers back."""

@@ -1,0 +1,108 @@
+"""The only types that cross between server and client.
+
+Towards a client: the global model, an anonymized peer, settings. Raw peers exist for research on the local engine. From
+a client: a model and the numbers on two fixed lists. A client's update has no way out of the server.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedperl.learn.local_round import LocalSettings
+from fedperl.learn.state import State, size_in_bytes
+from fedperl.peers import AnonymizedPeer, RawPeers
+
+UPDATE_NUMBERS = frozenset({"loss", "loss_labelled", "loss_unlabelled", "loss_consistency", "accepted"})
+EVALUATION_NUMBERS = frozenset(
+    {
+        "images",
+        "accuracy",
+        "balanced_accuracy",
+        "weighted_f1",
+        "weighted_precision",
+        "weighted_recall",
+        "macro_f1",
+        "macro_precision",
+        "macro_recall",
+    }
+)
+
+
+@dataclass(frozen=True)
+class GlobalModel:
+    """The model every client starts the round from."""
+
+    round: int
+    """The round that made it; 0 is the initial one."""
+    state: State
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Server to client: train from this model, with this help."""
+
+    run: str
+    round: int
+    client: int
+    model: GlobalModel
+    peer: AnonymizedPeer | RawPeers | None
+    settings: LocalSettings
+    seed: int
+
+    def peer_states(self) -> tuple[State, ...]:
+        """Return the models that help to label: one if anonymized, several if raw, or none."""
+        if isinstance(self.peer, RawPeers):
+            return self.peer.states
+        return () if self.peer is None else (self.peer.state,)
+
+    def size(self) -> int:
+        """Return the bytes of the models the task carries."""
+        return size_in_bytes(self.model.state) + sum(size_in_bytes(state) for state in self.peer_states())
+
+
+@dataclass(frozen=True)
+class Update:
+    """Client to server: the trained model and the allowed numbers."""
+
+    run: str
+    round: int
+    client: int
+    state: State
+    numbers: dict[str, float]
+
+    def __post_init__(self) -> None:
+        _only(UPDATE_NUMBERS, self.numbers, "an update")
+
+    def size(self) -> int:
+        """Return the bytes of the model."""
+        return size_in_bytes(self.state)
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """Server to client: evaluate this model on your own images of one part."""
+
+    run: str
+    round: int
+    client: int
+    model: GlobalModel
+    part: Literal["validation", "test"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Client to server: the allowed numbers, nothing of any single image."""
+
+    run: str
+    round: int
+    client: int
+    part: Literal["validation", "test"]
+    numbers: dict[str, float]
+
+    def __post_init__(self) -> None:
+        _only(EVALUATION_NUMBERS, self.numbers, "an evaluation")
+
+
+def _only(allowed: frozenset[str], numbers: dict[str, float], what: str) -> None:
+    other = sorted(numbers.keys() - allowed)
+    if other:
+        raise ValueError(f"{what} may not carry {', '.join(other)}; allowed: {', '.join(sorted(allowed))}")

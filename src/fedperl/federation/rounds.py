@@ -1,0 +1,117 @@
+"""The rounds of a run, whatever carries the messages: plan, train, absorb, validate, record, commit."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel, TrainTask, Update
+from fedperl.federation.run_folder import RunFolder
+from fedperl.federation.selection import Selection
+from fedperl.federation.server import RoundSummary, Server
+from fedperl.federation.stopwatch import Stopwatch
+from fedperl.learn.state import size_in_bytes
+
+
+class Exchange(Protocol):
+    """Carries tasks to clients and answers back: an engine. Answers may come in any order, or not at all."""
+
+    def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update]:
+        """Yield the updates of the tasks."""
+        ...
+
+    def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
+        """Yield the evaluations of the tasks."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after each round."""
+
+    round: int
+    rounds: int
+    accuracy: float
+    summary: RoundSummary | None
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Rounds:
+    """Runs the rounds that are left and commits each: after a crash the next start repeats at most one."""
+
+    def __init__(self, server: Server, exchange: Exchange, folder: RunFolder, watch: Stopwatch) -> None:
+        self.server, self.exchange, self.folder, self.watch = server, exchange, folder, watch
+        self.selection = Selection()
+        self.round = 0
+        self.totals: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0, "bytes_evaluation": 0, "void": 0}
+        self.totals |= {"rejected": 0, "client_rounds": 0, "with_peer": 0}
+
+    def restore(self) -> None:
+        """Go back to the last committed round, or commit the start."""
+        content = self.folder.restore()
+        if content is None:
+            self.folder.models.put(0, 0, self.server.model.state)
+            self._commit()
+            return
+        self.round = content["round"]
+        self.totals = content["totals"]
+        self.selection.restore(content["selection"])
+        current = content["model"]
+        self.server.restore(GlobalModel(current, self.folder.models.get(current)))
+
+    def run(self, watchers: Iterable[Watcher] = ()) -> None:
+        """Run every round that is left."""
+        watchers, rounds = list(watchers), self.server.config.federation.rounds
+        while self.round < rounds:
+            accuracy, summary = self._one(self.round + 1)
+            for watcher in watchers:
+                watcher(Progress(self.round, rounds, accuracy, summary))
+
+    def _one(self, round: int) -> tuple[float, RoundSummary]:
+        with self.watch.measure("server"):
+            summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
+            evaluations = sorted(self.exchange.evaluate(self.server.evaluation_tasks()), key=lambda e: e.client)
+            accuracy = {e.client: e.numbers["accuracy"] for e in evaluations}
+            self.selection.observe(self.server.model.round, accuracy)
+            self._count(summary, len(evaluations))
+            self.round = round
+        with self.watch.measure("checkpoint"):
+            self._keep_models()
+            seconds = self.watch.take()
+            self.folder.append_metrics(_line(summary, evaluations, seconds))
+            self._commit()
+        return sum(accuracy.values()) / max(1, len(accuracy)), summary
+
+    def _count(self, summary: RoundSummary, evaluations: int) -> None:
+        totals, model = self.totals, size_in_bytes(self.server.model.state)
+        totals["bytes_down"] += summary.bytes_down
+        totals["bytes_up"] += summary.bytes_up
+        totals["bytes_evaluation"] += evaluations * model
+        totals["void"] += summary.void
+        totals["rejected"] += len(summary.rejected)
+        totals["client_rounds"] += len(summary.cohort)
+        totals["with_peer"] += sum(bool(members) for members in summary.committees.values())
+
+    def _keep_models(self) -> None:
+        current = self.server.model
+        if current.round not in self.folder.models.records:
+            self.folder.models.put(current.round, current.round, current.state)
+        self.folder.models.keep_only(self.selection.rounds() | {current.round})
+
+    def _commit(self) -> None:
+        self.folder.commit(
+            {
+                "round": self.round,
+                "model": self.server.model.round,
+                "selection": self.selection.to_json(),
+                "totals": self.totals,
+            }
+        )
+
+
+def _line(summary: RoundSummary, evaluations: list[Evaluation], seconds: dict[str, float]) -> dict[str, Any]:
+    return asdict(summary) | {
+        "validation": {str(e.client): e.numbers for e in evaluations},
+        "seconds": {name: round(value, 4) for name, value in seconds.items()},
+    }

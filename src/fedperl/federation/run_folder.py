@@ -1,0 +1,166 @@
+"""A run's folder: configuration, metrics, checkpoint, models, results. At every moment it can be read and resumed."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import safetensors.torch
+
+from fedperl.config import dump, load_config
+from fedperl.errors import ConfigError, RunError
+from fedperl.federation.ledger import Ledger
+from fedperl.federation.state_files import StateFiles
+from fedperl.files import TEMPORARY, append_durably, digest, sync_folder, write_durably
+from fedperl.learn.state import State
+from fedperl.settings import Config
+
+FORMAT = 1
+
+
+class RunFolder:
+    """The files of one run. Large files are written under new names; `checkpoint.json` then names them, at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = path / "state"
+        self._lock: IO[bytes] | None = None
+
+    def open(self) -> None:
+        """Create the folders, take the lock, remove what a crash left half-written.
+
+        Raises:
+            RunError: another process is working in the folder, or it cannot be written.
+        """
+        try:
+            (self.path / "models").mkdir(parents=True, exist_ok=True)
+            self.state.mkdir(exist_ok=True, mode=0o700)
+            self._lock = (self.state / "lock").open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{self.path}: another process is training here") from None
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be used as a run folder: {error}") from None
+        for leftover in self.path.rglob("*" + TEMPORARY):
+            leftover.unlink(missing_ok=True)
+        self.bank = StateFiles(self.state / "bank", "client")
+        self.client_states = StateFiles(self.state / "clients", "client")
+        self.models = StateFiles(self.state / "models", "global")
+        self.ledger = Ledger(self.state / "ledger.jsonl")
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # Configuration
+
+    def read_config(self) -> Config:
+        """Return the run's configuration.
+
+        Raises:
+            RunError: the folder holds no run.
+        """
+        path = self.path / "config.toml"
+        if not path.is_file():
+            raise RunError(f"{self.path}: holds no run to go on with; config.toml is missing")
+        try:
+            return load_config(path)
+        except ConfigError as error:
+            raise RunError(f"{error}; the run folder's own configuration cannot be used") from None
+
+    def write_config(self, config: Config) -> None:
+        """Write the resolved configuration."""
+        write_durably(self.path / "config.toml", dump(config).encode(), mode=0o644)
+
+    # Checkpoint
+
+    def commit(self, content: dict[str, Any]) -> None:
+        """Make this the state that a resumed run starts from; what no longer counts is deleted afterwards."""
+        content = content | {
+            "format": FORMAT,
+            "bank": self.bank.to_json(),
+            "client_states": self.client_states.to_json(),
+            "models": self.models.to_json(),
+            "ledger_lines": self.ledger.lines,
+            "metrics_bytes": _size(self.metrics),
+        }
+        text = json.dumps(content, sort_keys=True)
+        for files in (self.bank, self.client_states, self.models):
+            sync_folder(files.folder)
+        body = json.dumps({"sha256": digest(text.encode()), "content": content}, sort_keys=True)
+        write_durably(self.state / "checkpoint.json", body.encode())
+        sync_folder(self.state)
+        for files in (self.bank, self.client_states, self.models):
+            files.prune()
+
+    def restore(self) -> dict[str, Any] | None:
+        """Return the last committed content with files and ledger put back to it, or None if nothing was committed.
+
+        Raises:
+            RunError: the checkpoint was changed, or a file it names is not there.
+        """
+        path = self.state / "checkpoint.json"
+        if not path.exists():
+            self.ledger.open()
+            self._cut_metrics(0)
+            for files in (self.bank, self.client_states, self.models):
+                files.prune()
+            return None
+        try:
+            outer = json.loads(path.read_bytes())
+            content: dict[str, Any] = outer["content"]
+            if digest(json.dumps(content, sort_keys=True).encode()) != outer["sha256"]:
+                raise ValueError("its hash is not the one it states")
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}; wanted {FORMAT}")
+            self.bank.restore(content["bank"])
+            self.client_states.restore(content["client_states"])
+            self.models.restore(content["models"])
+            self.ledger.open(content["ledger_lines"])
+            self._cut_metrics(content["metrics_bytes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: cannot be used as a checkpoint: {error}") from None
+        return content
+
+    # Metrics and results
+
+    @property
+    def metrics(self) -> Path:
+        """The file with one line a round."""
+        return self.path / "metrics.jsonl"
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        """Append one round's numbers."""
+        append_durably(self.metrics, (json.dumps(line) + "\n").encode())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rounds' numbers; a line that is being written is left out."""
+        text = self.metrics.read_text() if self.metrics.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def _cut_metrics(self, size: int) -> None:
+        if self.metrics.exists():
+            os.truncate(self.metrics, size)
+
+    def write_model(self, name: str, state: State) -> None:
+        """Write a model to be reported."""
+        write_durably(self.path / "models" / f"{name}.safetensors", safetensors.torch.save(state))
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Write the final numbers: a run that has them is finished."""
+        write_durably(self.path / "results.json", (json.dumps(results, indent=1) + "\n").encode(), mode=0o644)
+
+    def read_results(self) -> dict[str, Any] | None:
+        """Return the final numbers, or None while the run is not finished."""
+        path = self.path / "results.json"
+        try:
+            return dict(json.loads(path.read_text())) if path.exists() else None
+        except ValueError as error:
+            raise RunError(f"{path}: cannot be read: {error}") from None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,32 @@
+"""Which global model is reported: the last, the best of all clients together, the best of each client (row 37)."""
+
+from typing import Any
+
+
+class Selection:
+    """Remembers the best validation accuracy and the round it came from; a tie goes to the later round."""
+
+    def __init__(self) -> None:
+        self.best: dict[str, tuple[float, int]] = {}
+
+    def observe(self, round: int, accuracy: dict[int, float]) -> None:
+        """Take the accuracies of one round's global model, by client, into account."""
+        if not accuracy:
+            return
+        values = {"global": sum(accuracy.values()) / len(accuracy)}
+        values |= {str(client): value for client, value in accuracy.items()}
+        for key, value in values.items():
+            if key not in self.best or value >= self.best[key][0]:
+                self.best[key] = (value, round)
+
+    def rounds(self) -> set[int]:
+        """Return the rounds whose models are still needed."""
+        return {round for _, round in self.best.values()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state for the checkpoint."""
+        return {key: list(value) for key, value in self.best.items()}
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take the state of a checkpoint over."""
+        self.best = {key: (float(value), int(round)) for key, (value, round) in content.items()}

@@ -1,0 +1,1 @@
+"""One client alone: networks, objectives, pseudo labels, the local round."""

@@ -1,0 +1,88 @@
+"""Independent runs side by side, a process each. A run survives any kill, so processes are simply ended on Ctrl-C."""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fedperl.errors import FedPerlError, RunError
+from fedperl.settings import Config
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be trained, or gone on with, in its folder."""
+
+    name: str
+    config: Config
+    out: Path
+
+
+@dataclass
+class _Worker:
+    job: Job
+    process: BaseProcess
+    answer: Connection
+
+
+def run_jobs(jobs: Sequence[Job], *, workers: int, store: Path | None, tick: Callable[[], None]) -> None:
+    """Train every job, at most `workers` at a time; `tick` is called several times a second.
+
+    Args:
+        store: a folder with the images all jobs share; None lets each draw or open its own.
+    Raises:
+        FedPerlError: a run failed; the others are ended where they are and can be resumed.
+    """
+    context = multiprocessing.get_context("spawn")
+    waiting, running = list(jobs), list[_Worker]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                job = waiting.pop(0)
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(job, store, theirs), daemon=True)
+                process.start()
+                theirs.close()
+                running.append(_Worker(job, process, ours))
+            time.sleep(0.2)
+            tick()
+            for worker in [w for w in running if not w.process.is_alive()]:
+                _check(worker)
+                running.remove(worker)
+    finally:
+        for worker in running:
+            worker.process.kill()
+            worker.process.join()
+
+
+def _check(worker: _Worker) -> None:
+    message = worker.answer.recv() if worker.answer.poll() else None
+    if message is not None:
+        raise RunError(f"{worker.job.name}: {message}")
+    if worker.process.exitcode != 0:
+        raise RunError(f"{worker.job.name}: its process ended with code {worker.process.exitcode}; it can be resumed")
+
+
+def _work(job: Job, store: Path | None, answer: Connection) -> None:
+    from fedperl.data.store import Store
+    from fedperl.federation.rounds import Progress
+    from fedperl.training import train
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    parent = os.getppid()
+
+    def stop_with_parent(_: Progress) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    try:
+        images = None if store is None else Store.open(store)
+        train(job.config, job.out, resume=job.out.exists(), store=images, watchers=[stop_with_parent])
+    except (FedPerlError, OSError) as error:
+        answer.send(str(error))
+        raise SystemExit(1) from None

@@ -1,0 +1,51 @@
+"""Small things that many tests use: a drawn store of a few images, a short configuration."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedperl.config import resolve
+from fedperl.data.manifest import Manifest
+from fedperl.data.partition import ClientPart, Partition
+from fedperl.data.store import Store
+from fedperl.settings import Config
+
+torch.set_num_threads(1)
+
+
+def small_store(clients: int = 5, images: int = 24, size: int = 16, classes: int = 3, seed: int = 0) -> Store:
+    """Noise with a class-coloured corner: enough to learn from, made in milliseconds."""
+    generator = np.random.default_rng(seed)
+    n = clients * images + 8
+    labels = np.arange(n) % classes
+    pixels = generator.integers(0, 256, size=(n, 3, size, size), dtype=np.uint8)
+    pixels[np.arange(n), labels % 3, : size // 2] = 250
+    names = np.array([f"image_{i}" for i in range(n)])
+    manifest = Manifest(tuple("ABCDEFGH"[:classes]), names, labels.astype(np.int64), names, np.array(["test"] * n))
+    parts = []
+    for number in range(clients):
+        rows = np.arange(number * images, (number + 1) * images)
+        parts.append(ClientPart("test", *np.split(rows, [images // 4, images // 2, 3 * images // 4])))
+    return Store(pixels, manifest, Partition(tuple(parts), np.arange(clients * images, n)), {"source": "test"})
+
+
+def small_config(**sections: Any) -> Config:
+    """A run of seconds on the small store; keyword tables are laid over it."""
+    table: dict[str, Any] = {
+        "threads": 1,
+        "data": {"size": 16},
+        "model": {"net": "small_cnn"},
+        "peers": {"warmup": 1},
+        "federation": {"rounds": 4, "cohort": 3, "steps": 2, "batch": 4},
+        "optimizer": {"lr": 1e-3},
+    }
+    for name, value in sections.items():
+        table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) else value
+    return resolve(table)
+
+
+@pytest.fixture(name="store")
+def _store() -> Store:
+    return small_store()

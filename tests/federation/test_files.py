@@ -1,0 +1,192 @@
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedperl.errors import RunError
+from fedperl.federation.ledger import Ledger
+from fedperl.federation.run_folder import RunFolder
+from fedperl.federation.selection import Selection
+from fedperl.federation.state_files import StateFiles
+from fedperl.federation.stopwatch import Stopwatch
+from fedperl.files import write_durably
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    return {"b": torch.full((3,), value), "a": torch.tensor(2)}
+
+
+def opened(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.open()
+    return folder
+
+
+def test_states_come_back_and_only_the_newest_stays(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path / "bank", "client")
+    files.put(3, 1, state(1.0))
+    files.put(3, 2, state(2.0))
+    files.put(4, 2, state(4.0))
+    assert list(files.get(3)) == ["a", "b"]
+    assert files.get(3)["b"].tolist() == [2, 2, 2]
+    assert files.get_tensor(4, "b").tolist() == [4, 4, 4]
+    assert len(list(files.folder.iterdir())) == 3
+    files.prune()
+    assert len(list(files.folder.iterdir())) == 2
+    files.discard(4)
+    assert 4 not in files.records
+    assert len(list(files.folder.iterdir())) == 1
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in files.folder.iterdir())
+
+
+def test_a_changed_or_missing_model_is_refused(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path, "client")
+    files.put(0, 1, state(1.0))
+    path = tmp_path / files.records[0].file
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\x01")
+    with pytest.raises(RunError, match="its hash is not the one in the checkpoint"):
+        files.get(0)
+    path.unlink()
+    with pytest.raises(RunError, match="cannot be read"):
+        files.get(0)
+    with pytest.raises(RunError, match="missing, though the checkpoint names it"):
+        StateFiles(tmp_path, "client").restore(files.to_json())
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_durably(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_durably(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_ledger_is_chained_and_repeats_are_not_written_twice(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path)
+    first.open()
+    first.append([{"round": 1, "kind": "send"}])
+    first.append([{"round": 1, "kind": "receive"}, {"round": 2, "kind": "send"}])
+    whole = path.read_bytes()
+    resumed = Ledger(path)
+    resumed.open(confirmed=2)
+    resumed.append([{"round": 2, "kind": "send"}])
+    assert path.read_bytes() == whole
+    assert resumed.lines == 3
+    resumed.append([{"round": 2, "kind": "receive"}])
+    assert len(path.read_bytes().splitlines()) == resumed.lines == 4
+
+
+def test_a_release_that_turns_out_otherwise_is_kept_beside_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path)
+    first.open()
+    first.append([{"round": 1, "to": "a"}, {"round": 2, "to": "b"}])
+    resumed = Ledger(path)
+    resumed.open(confirmed=1)
+    resumed.append([{"round": 2, "to": "c"}])
+    assert [e["to"] for e in resumed.entries()] == ["a", "b", "c"]
+    assert resumed.lines == 3
+    again = Ledger(path)
+    again.open(confirmed=3)
+
+
+def test_torn_and_changed_ledgers(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.open()
+    ledger.append([{"round": r} for r in range(3)])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"entry": {"rou')
+    Ledger(path).open()
+    assert path.read_bytes() == whole
+    path.write_bytes(whole.replace(b'"round": 1', b'"round": 7'))
+    with pytest.raises(RunError, match="line 3: does not follow"):
+        Ledger(path).open()
+    path.write_bytes(whole)
+    with pytest.raises(RunError, match="3 lines; the checkpoint knows of 5"):
+        Ledger(path).open(confirmed=5)
+    path.write_bytes(b"[]\n")
+    with pytest.raises(RunError, match="line 1: not a line of a ledger"):
+        Ledger(path).open()
+
+
+def test_commit_and_restore(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    assert folder.restore() is None
+    folder.bank.put(1, 1, state(1.0))
+    folder.append_metrics({"round": 1})
+    folder.ledger.append([{"round": 1}])
+    folder.commit({"round": 1})
+    folder.bank.put(1, 2, state(2.0))  # a second round that never gets committed
+    folder.append_metrics({"round": 2})
+    folder.close()
+    again = opened(tmp_path)
+    content = again.restore()
+    assert content is not None
+    assert content["round"] == 1
+    assert again.bank.get(1)["b"].tolist() == [1, 1, 1]
+    assert len(list(again.bank.folder.iterdir())) == 1
+    assert again.read_metrics() == [{"round": 1}]
+
+
+def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    folder.restore()
+    folder.commit({"round": 7})
+    folder.close()
+    path = tmp_path / "state" / "checkpoint.json"
+    outer = json.loads(path.read_text())
+    outer["content"]["round"] = 8
+    for content in (json.dumps(outer), "{", "[]", '{"sha256": 1}'):
+        path.write_text(content)
+        folder = opened(tmp_path)
+        with pytest.raises(RunError, match=r"checkpoint\.json: cannot be used as a checkpoint"):
+            folder.restore()
+        folder.close()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(RunError, match="another process is training here"):
+        opened(tmp_path)
+    first.close()
+    opened(tmp_path).close()
+
+
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    leftover = tmp_path / "state" / "bank" / "client-00001-000001.safetensors.tmp"
+    leftover.write_bytes(b"half")
+    opened(tmp_path).close()
+    assert not leftover.exists()
+
+
+def test_selection_takes_the_later_of_equals() -> None:
+    selection = Selection()
+    selection.observe(1, {0: 0.5, 1: 0.9})
+    selection.observe(2, {0: 0.6, 1: 0.8})
+    selection.observe(3, {0: 0.4, 1: 0.9})
+    assert selection.best == {"global": (pytest.approx(0.7), 2), "0": (0.6, 2), "1": (0.9, 3)}
+    assert selection.rounds() == {2, 3}
+    again = Selection()
+    again.restore(json.loads(json.dumps(selection.to_json())))
+    assert again.best == selection.best
+
+
+def test_stopwatch_takes_inner_time_out_of_the_outer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 1.0, 3.0, 3.5, 4.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    watch = Stopwatch()
+    with watch.measure("server"), watch.measure("training"):
+        pass
+    assert watch.take() == {"training": 2.0, "server": 1.5}

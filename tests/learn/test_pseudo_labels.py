@@ -1,0 +1,62 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedperl.learn.class_weights import median_frequency
+from fedperl.learn.pseudo_labels import combine_probabilities, pseudo_labels
+
+
+def probabilities(n: int, classes: int, seed: int) -> torch.Tensor:
+    return torch.softmax(3 * torch.randn(n, classes, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def naive(own: list[float], peers: list[list[float]], combine: str, share: float | None) -> list[float]:
+    models = [own, *peers]
+    if share is None:
+        weights = [1 / len(models)] * len(models)
+    else:
+        weights = [1 - share] + [share / len(peers)] * len(peers)
+    columns = list(zip(*models, strict=True))
+    if combine == "logit_mean":
+        powers = [math.prod(p**w for p, w in zip(column, weights, strict=True)) for column in columns]
+        return [p / sum(powers) for p in powers]
+    means = [sum(p * w for p, w in zip(column, weights, strict=True)) for column in columns]
+    return [m * len(models) for m in means] if combine == "sum" else means
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 999), st.integers(1, 4), st.sampled_from(["mean", "sum", "logit_mean"]), st.sampled_from([None, 0.3])
+)
+def test_combination_and_threshold_against_naive(seed: int, peers: int, combine: str, share: float | None) -> None:
+    own, others = probabilities(6, 5, seed), [probabilities(6, 5, seed + 1000 * i) for i in range(1, peers + 1)]
+    scores = combine_probabilities(own, others, combine, share)  # type: ignore[arg-type]
+    expected = [naive(own[i].tolist(), [o[i].tolist() for o in others], combine, share) for i in range(6)]
+    assert torch.allclose(scores, torch.tensor(expected), atol=1e-5)
+    labels, accepted = pseudo_labels(scores, 0.6)
+    for i, row in enumerate(scores.tolist()):
+        assert labels[i] == row.index(max(row))
+        assert accepted[i] == (max(row) >= 0.6)
+
+
+def test_a_sum_as_printed_accepts_what_a_mean_refuses() -> None:
+    unsure = torch.tensor([[0.4, 0.35, 0.25]])
+    assert pseudo_labels(combine_probabilities(unsure, [unsure], "sum"), 0.6)[1].all()
+    assert not pseudo_labels(combine_probabilities(unsure, [unsure], "mean"), 0.6)[1].any()
+
+
+def test_without_peers_own_probabilities_label() -> None:
+    own = probabilities(4, 3, 0)
+    for combine in ("mean", "sum", "logit_mean"):
+        assert combine_probabilities(own, [], combine) is own  # type: ignore[arg-type]
+
+
+def test_median_frequency_against_naive() -> None:
+    labels = torch.tensor([0] * 10 + [1] * 4 + [3] * 2 + [4] * 6)
+    weights = median_frequency(labels, 6, absent=100.0)
+    median = (4 + 6) / 2  # of 2, 4, 6, 10
+    assert weights.tolist() == pytest.approx([median / 10, median / 4, 100.0, median / 2, median / 6, 100.0])
+    assert median_frequency(torch.empty(0, dtype=torch.int64), 3).tolist() == [1, 1, 1]

@@ -1,0 +1,87 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedperl.config import config_hash, dump, load_config, methods, resolve
+from fedperl.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("peers.warm_up=3", "did you mean 'peers.warmup'"),
+        ("warmup=3", "did you mean 'peers.warmup'"),
+        ("peers.anonymize=False", "peers.anonymize = 'False'"),  # the authors' flag that meant True
+        ("peers.anonymize=1", "peers.anonymize = 1"),
+        ("peers.T=1", "mean of one model"),
+        ("peers.T=2.0", "peers.T = 2.0"),
+        ("peers=3", "wanted a table"),
+        ("federation.quorum=4", "larger than federation.cohort"),
+        ("federation.steps=0", "federation.steps"),
+        ("objective.kind='fixmach'", "'supervised' or 'fixmatch'"),
+        ("objective.tau=nan", "finite"),
+        ("method='fedprl'", "did you mean 'fedperl'"),
+        ("preset='papper'", "did you mean 'paper'"),
+        ("method='../../secret'", "unknown"),
+        ("seed", "wanted key=value"),
+        ("peers.anonymize=false", "privacy = 'research'"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=".") as error:
+        load_config(None, [override])
+    assert message in str(error.value)
+
+
+def test_supervised_with_peers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="labels nothing"):
+        load_config(None, ["method=lower", "peers.selector='profile'"])
+
+
+def test_file_errors_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no_such.toml: no such file"):
+        load_config(tmp_path / "no_such.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("a = [")
+    with pytest.raises(ConfigError, match="broken.toml: cannot be read as TOML"):
+        load_config(broken)
+    broken.write_text("[peers]\nrho = 0.5\n")
+    with pytest.raises(ConfigError, match="broken.toml: unknown key 'peers.rho'"):
+        load_config(broken)
+
+
+@pytest.mark.parametrize("preset", ["recommended", "paper", "authors_code"])
+def test_resolved_configuration_is_accepted_back(preset: str) -> None:
+    for method in methods():
+        config = load_config(None, [f"preset={preset}", f"method={method}", "peers.exclude=[8]"])
+        again = resolve(tomllib.loads(dump(config)))
+        assert again.model_copy(update={"written_by": ""}) == config
+        assert config_hash(again) == config_hash(config)
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('preset = "paper"\n[federation]\nrounds = 7\ncohort = 5\n')
+    config = load_config(file, ["federation.rounds=9"])
+    assert (config.federation.rounds, config.federation.cohort, config.federation.quorum) == (9, 5, 1)
+
+
+def test_presets_differ_where_paper_and_code_do() -> None:
+    ours, paper, code = (load_config(None, [f"preset={p}"]) for p in ("recommended", "paper", "authors_code"))
+    assert [c.objective.combine for c in (ours, paper, code)] == ["mean", "sum", "mean"]
+    assert [c.objective.unlabelled_mean for c in (ours, paper, code)] == ["batch", "batch", "accepted"]
+    assert [c.objective.consistency for c in (ours, paper, code)] == ["gradient", "gradient", "detached"]
+    assert [c.profile.scale for c in (ours, paper, code)] == ["minmax", "none", "minmax"]
+    assert [c.profile.server_score for c in (ours, paper, code)] == [False, False, True]
+    assert [c.peers.batch_norm for c in (ours, paper, code)] == ["receiver", "mean", "mean"]
+    assert [c.peers.warmup for c in (ours, paper, code)] == [10, 10, 1]
+    assert [c.peers.snapshot for c in (ours, paper, code)] == [True, True, False]
+    assert [c.views.weak for c in (ours, paper, code)] == ["fedperl", "geometric", "fedperl"]
+    assert [c.federation.cohort for c in (ours, paper, code)] == [3, 3, 10]
+
+
+def test_hash_ignores_name_and_version_only() -> None:
+    config = load_config()
+    assert config_hash(config) == config_hash(config.model_copy(update={"name": "x", "written_by": "y"}))
+    assert config_hash(config) != config_hash(config.model_copy(update={"seed": 2}))
