@@ -75,7 +75,10 @@ def test_client_state_is_kept_and_resumed(tmp_path: Path, store: Store) -> None:
     assert artefacts(tmp_path / "cut") == artefacts(tmp_path / "whole")
     current = small_config(objective={"label_source": "current", "tau": 0.34})
     train(current, tmp_path / "other", store=store)
-    assert artefacts(tmp_path / "other")["models/last.safetensors"] != artefacts(tmp_path / "whole")["models/last.safetensors"]
+    assert (
+        artefacts(tmp_path / "other")["models/last.safetensors"]
+        != artefacts(tmp_path / "whole")["models/last.safetensors"]
+    )
 
 
 def last_model(folder: Path) -> bytes:

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from fedperl.parallel import Job
 
 app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Semi-supervised federated peer learning."
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Semi-supervised federated peer learning.",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Images: what is there and who holds it.")
 app.add_typer(data_app, name="data")
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: peers.T=3.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: peers.T=3.")
+]
 
 console = Console(width=None if sys.stdout.isatty() else 130)
 
@@ -45,7 +50,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Semi-supervised federated peer learning for medical images."""
 
@@ -136,7 +143,9 @@ def list_methods() -> None:
 
 @data_app.command("show")
 def data_show(
-    config: Annotated[Path | None, typer.Argument(help="A configuration, or a store's folder; the demo's without.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="A configuration, or a store's folder; the demo's without.")
+    ] = None,
     settings: Settings = None,
     sheet: Annotated[Path | None, typer.Option(help="Also draw a contact sheet of dermsim into this PNG file.")] = None,
     as_json: AsJson = False,

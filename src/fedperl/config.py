@@ -76,7 +76,9 @@ def _named(folder: str, name: str) -> Table:
     if not name.isidentifier() or not file.is_file():
         files = resources.files("fedperl").joinpath(folder).iterdir()
         known = sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
-        raise ConfigError(f"{folder.rstrip('s')} = {name!r} is unknown{_nearest(name, known)}; known: {', '.join(known)}")
+        raise ConfigError(
+            f"{folder.rstrip('s')} = {name!r} is unknown{_nearest(name, known)}; known: {', '.join(known)}"
+        )
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

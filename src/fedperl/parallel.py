@@ -61,9 +61,10 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, store: Path | None, tick: Cal
 
 
 def _check(worker: _Worker) -> None:
-    message = worker.answer.recv() if worker.answer.poll() else None
-    if message is not None:
-        raise RunError(f"{worker.job.name}: {message}")
+    try:
+        raise RunError(f"{worker.job.name}: {worker.answer.recv()}")
+    except EOFError:  # it said nothing
+        pass
     if worker.process.exitcode != 0:
         raise RunError(f"{worker.job.name}: its process ended with code {worker.process.exitcode}; it can be resumed")
 

@@ -39,7 +39,8 @@ def test_classes_are_in_proportion() -> None:
 
 def test_ten_hospitals_are_the_papers() -> None:
     store = ten_hospitals(size=16, scale=0.04, seed=3)
-    missing = {number: set() for number in range(10)} | {5: {7}, 6: {7}, 7: {7}, 8: {5, 6}, 9: {3, 7}}
+    none: set[int] = set()
+    missing = dict.fromkeys(range(10), none) | {5: {7}, 6: {7}, 7: {7}, 8: {5, 6}, 9: {3, 7}}
     for number, (client, paper) in enumerate(zip(store.partition.clients, PAPER, strict=True)):
         assert client.source == paper.source
         for part, size in zip(PARTS, paper.parts(0.04), strict=True):

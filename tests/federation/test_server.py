@@ -31,7 +31,9 @@ def server(folder: Path, clients: int = 6, score: Any = None, **sections: Any) -
     ledger = Ledger(folder / "ledger.jsonl")
     ledger.open()
     config = small_config(**sections)
-    return Server(config, [10 + k for k in range(clients)], 2, INITIAL, StateFiles(folder / "bank", "client"), ledger, score)
+    return Server(
+        config, [10 + k for k in range(clients)], 2, INITIAL, StateFiles(folder / "bank", "client"), ledger, score
+    )
 
 
 def answer(task: TrainTask, move: Callable[[State], None] = lambda state: None) -> Update:
@@ -84,7 +86,9 @@ FAULTS = {
     "has shape (1, 3); wanted (4, 3)": _put("conv.weight", torch.zeros(1, 3)),
     "is torch.float64; wanted torch.float32": _put("conv.weight", torch.zeros(4, 3, dtype=torch.float64)),
     "is torch.float32; wanted torch.int64": _put("bn.num_batches_tracked", torch.tensor(1.0)),
-    "tensor 'bn.running_mean' has values that are not finite": _put("bn.running_mean", torch.tensor([0.0, float("nan"), 0.0, 0.0])),
+    "tensor 'bn.running_mean' has values that are not finite": _put(
+        "bn.running_mean", torch.tensor([0.0, float("nan"), 0.0, 0.0])
+    ),
     "values that are not finite": _put("conv.weight", torch.full((4, 3), float("inf"))),
 }
 
@@ -94,7 +98,7 @@ def test_bad_updates_are_rejected_named_and_the_rest_goes_on(tmp_path: Path, fau
     s = server(tmp_path, federation={"quorum": 2})
     tasks = list(s.plan(1))
     bad = tasks[1].client
-    summary = s.absorb(answer(t, FAULTS[fault]) if t.client == bad else answer(t) for t in tasks)  # type: ignore[arg-type]
+    summary = s.absorb(answer(t, FAULTS[fault]) if t.client == bad else answer(t) for t in tasks)
     assert fault in summary.rejected[bad]
     assert bad not in summary.accepted
     assert bad not in s.bank.records
@@ -261,7 +265,9 @@ def test_bytes_are_counted(tmp_path: Path) -> None:
     assert summary.bytes_down == 6 * (model + peer)
 
 
-@pytest.mark.parametrize(("sections", "message"), [({"federation": {"cohort": 9}}, "cohort = 9"), ({"peers": {"T": 6}}, "T = 6")])
+@pytest.mark.parametrize(
+    ("sections", "message"), [({"federation": {"cohort": 9}}, "cohort = 9"), ({"peers": {"T": 6}}, "T = 6")]
+)
 def test_more_than_there_are_clients_is_refused(tmp_path: Path, sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         server(tmp_path, **sections)

@@ -117,7 +117,7 @@ def test_labeller_replaces_own_labels() -> None:
 def test_labelling_moves_batch_norm_statistics_only_in_train_mode(mode: str, passes: int) -> None:
     model = net(plain=False)
     FixMatch(Objective(label_mode=mode))(model, batch())  # type: ignore[arg-type]
-    assert model.state_dict()["layers.1.num_batches_tracked"] == passes
+    assert model.state_dict()["features.1.num_batches_tracked"] == passes
     assert model.training
 
 

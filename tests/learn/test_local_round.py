@@ -93,7 +93,7 @@ def test_ema_against_naive() -> None:
 
 def test_load_into_takes_part_of_a_state_and_refuses_unknown_names() -> None:
     net = build_net("small_cnn", 3, seed=0)
-    load_into(net, {"layers.14.bias": torch.tensor([1.0, 2.0, 3.0])})
-    assert net.state_dict()["layers.14.bias"].tolist() == [1, 2, 3]
+    load_into(net, {"head.bias": torch.tensor([1.0, 2.0, 3.0])})
+    assert net.state_dict()["head.bias"].tolist() == [1, 2, 3]
     with pytest.raises(KeyError):
         load_into(net, {"other": torch.ones(1)})

@@ -30,7 +30,7 @@ def test_building_leaves_the_global_generator_alone() -> None:
 
 
 def test_imagenet_scale_keeps_names_and_normalises() -> None:
-    plain, scaled = (build_net("small_cnn", 3, seed=1, input_scale=s).eval() for s in ("unit", "imagenet"))  # type: ignore[arg-type]
+    plain, scaled = (build_net("small_cnn", 3, seed=1, input_scale=s).eval() for s in ("unit", "imagenet"))
     assert plain.state_dict().keys() == scaled.state_dict().keys()
     images = torch.rand(2, 3, 16, 16)
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))

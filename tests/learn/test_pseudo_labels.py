@@ -51,7 +51,7 @@ def test_a_sum_as_printed_accepts_what_a_mean_refuses() -> None:
 def test_without_peers_own_probabilities_label() -> None:
     own = probabilities(4, 3, 0)
     for combine in ("mean", "sum", "logit_mean"):
-        assert combine_probabilities(own, [], combine) is own  # type: ignore[arg-type]
+        assert combine_probabilities(own, [], combine) is own
 
 
 def test_median_frequency_against_naive() -> None:

@@ -31,7 +31,9 @@ class Manifest:
             raise DataError(f"manifest: columns of different lengths, {lengths}")
         if len(np.unique(self.image)) != len(self.image):
             names, counts = np.unique(self.image, return_counts=True)
-            raise DataError(f"manifest: image {str(names[counts > 1][0])!r} is listed {counts.max()} times; wanted once")
+            raise DataError(
+                f"manifest: image {str(names[counts > 1][0])!r} is listed {counts.max()} times; wanted once"
+            )
         wrong = np.flatnonzero((self.label < UNLABELLED) | (self.label >= len(self.classes)))
         if wrong.size:
             row = int(wrong[0])
@@ -66,7 +68,9 @@ class Manifest:
             raise DataError(f"{path}: cannot be read as a manifest: {error}") from None
         missing = [name for name in COLUMNS if rows and rows[0].get(name) is None]
         if not rows or missing:
-            raise DataError(f"{path}: wanted rows with the columns {', '.join(COLUMNS)}; missing: {missing or 'all rows'}")
+            raise DataError(
+                f"{path}: wanted rows with the columns {', '.join(COLUMNS)}; missing: {missing or 'all rows'}"
+            )
         index = {name: i for i, name in enumerate(classes)} | {"": UNLABELLED}
         for number, row in enumerate(rows, start=2):
             if row["label"] not in index:

@@ -57,9 +57,7 @@ class Partition:
             + "}"
             for number, client in enumerate(self.clients)
         ]
-        return (
-            f'{{"server": {json.dumps(self.server.tolist())},\n "clients": [\n' + ",\n".join(lines) + "\n]}\n"
-        )
+        return f'{{"server": {json.dumps(self.server.tolist())},\n "clients": [\n' + ",\n".join(lines) + "\n]}\n"
 
     def write(self, path: Path) -> None:
         """Write the partition as JSON."""

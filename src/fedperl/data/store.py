@@ -32,7 +32,9 @@ class Store:
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.shape[1] != 3 or self.images.dtype != np.uint8:
-            raise DataError(f"store: images are {self.images.dtype} {self.images.shape}; wanted uint8 (n, 3, size, size)")
+            raise DataError(
+                f"store: images are {self.images.dtype} {self.images.shape}; wanted uint8 (n, 3, size, size)"
+            )
         if len(self.images) != len(self.manifest):
             raise DataError(f"store: {len(self.images)} images but {len(self.manifest)} rows in the manifest")
         self.partition.check(self.manifest.group)

@@ -42,7 +42,7 @@ def confusion_matrix(truth: Labels, predicted: Labels, classes: int) -> Counts:
     if truth.shape != predicted.shape or truth.ndim != 1:
         raise ValueError(f"wanted two vectors of one length, found {truth.shape} and {predicted.shape}")
     for name, values in (("truth", truth), ("predicted", predicted)):
-        if values.size and not (0 <= values.min() and values.max() < classes):
+        if values.size and not (values.min() >= 0 and values.max() < classes):
             raise ValueError(f"{name}: labels {values.min()} to {values.max()}; wanted 0 to {classes - 1}")
     return np.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
 

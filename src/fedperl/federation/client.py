@@ -117,7 +117,8 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
 
 def _places(part: ClientPart, device: str) -> dict[str, Tensor]:
     """Return the positions of each use within the client's own rows."""
-    places, start = {}, 0
+    places: dict[str, Tensor] = {}
+    start = 0
     for name in PARTS:
         stop = start + len(getattr(part, name))
         places[name] = torch.arange(start, stop, device=device)

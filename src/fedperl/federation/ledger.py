@@ -52,7 +52,9 @@ class Ledger:
         """Make the entries durable, except those that the file holds already at this place."""
         new = []
         for entry in entries:
-            if self._ahead and _parse(self._ahead[0], self.path, self.lines + 1)["entry"] == json.loads(json.dumps(entry)):
+            if self._ahead and _parse(self._ahead[0], self.path, self.lines + 1)["entry"] == json.loads(
+                json.dumps(entry)
+            ):
                 self._ahead.pop(0)
                 self.lines += 1
                 continue

@@ -77,7 +77,7 @@ class Server:
         clients = len(sizes)
         if config.federation.cohort > clients:
             raise ConfigError(f"federation.cohort = {config.federation.cohort}; there are {clients} clients")
-        if config.peer_learning and config.peers.T > clients - 1:
+        if config.peer_learning and clients - 1 < config.peers.T:
             raise ConfigError(f"peers.T = {config.peers.T}; a client has {clients - 1} others")
         self.config, self.sizes = config, list(sizes)
         self.model = GlobalModel(0, initial)
@@ -85,9 +85,7 @@ class Server:
         self.run = config_hash(config)[:16]
         self.profiles: dict[int, Profile] = {}
         self._names = list(initial)  # the order of a profile's features; a loaded state comes in another
-        self._settings = LocalSettings(
-            config.objective, config.optimizer, config.views, steps, config.federation.batch
-        )
+        self._settings = LocalSettings(config.objective, config.optimizer, config.views, steps, config.federation.batch)
         self._summary = RoundSummary(0, [])
 
     # A round

@@ -13,7 +13,7 @@ def predict(net: nn.Module, images: Tensor, *, batch: int = 256) -> Tensor:
     net.eval()
     device = next(net.parameters()).device
     chunks = [
-        torch.softmax(net(_last(to_float(chunk.to(device)))).float(), dim=1) for chunk in images.split(batch)
+        torch.softmax(net(_last(to_float(chunk.to(device)))).float(), dim=1) for chunk in torch.split(images, batch)
     ]
     net.train(mode)
     return torch.cat(chunks)

@@ -19,7 +19,15 @@ def runs_table(runs: Mapping[str, Results], choice: str = "per_client_best") -> 
     """Return one row a run: its numbers on the clients' test images, mean (median) ± std over clients."""
     table = Table(title=f"Test images, mean (median) ± std over clients; model: {CHOICES[choice]}")
     table.add_column("method")
-    for name in ("weighted F1", "macro F1", "precision", "recall", "balanced accuracy", "last round's F1", "MB down/up"):
+    for name in (
+        "weighted F1",
+        "macro F1",
+        "precision",
+        "recall",
+        "balanced accuracy",
+        "last round's F1",
+        "MB down/up",
+    ):
         table.add_column(name, justify="right")
     for name, results in runs.items():
         over = results["over_clients"]

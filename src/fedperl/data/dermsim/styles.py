@@ -42,31 +42,31 @@ class StyleRanges:
 
 STYLE_RANGES = {
     "ISIC19": StyleRanges(
-        radius=(0.32, 0.90), offset=(0.0, 0.30), red=(0.86, 1.10), green=(0.86, 1.06), blue=(0.82, 1.12),
-        exposure=(0.80, 1.08), contrast=(0.85, 1.15), saturation=(0.75, 1.2), lift=(-0.02, 0.06), slope=(0.0, 0.12),
-        shadow=(0.0, 0.0), vignette=(0.0, 0.30), corners=(1.15, 2.4), blur=(0.004, 0.018), grain=(0.006, 0.02),
+        radius=(0.46, 0.92), offset=(0.0, 0.26), red=(0.86, 1.06), green=(0.86, 1.06), blue=(0.84, 1.14),
+        exposure=(0.66, 0.92), contrast=(0.95, 1.25), saturation=(0.75, 1.2), lift=(-0.04, 0.03), slope=(0.0, 0.12),
+        shadow=(0.0, 0.0), vignette=(0.05, 0.40), corners=(1.02, 1.9), blur=(0.004, 0.018), grain=(0.006, 0.02),
         texture=(0.01, 0.04), hair=(-6.0, 5.0), bubbles=(-12.0, 3.0), ruler=(-4.0, 0.8), frame=(-1.0, -0.5),
     ),
     "HAM10000": StyleRanges(
-        radius=(0.40, 0.75), offset=(0.0, 0.14), red=(1.00, 1.08), green=(0.85, 0.94), blue=(0.88, 1.02),
-        exposure=(0.88, 1.04), contrast=(0.85, 1.05), saturation=(0.85, 1.1), lift=(0.0, 0.05), slope=(0.0, 0.05),
-        shadow=(0.0, 0.0), vignette=(0.0, 0.15), corners=(1.6, 2.0), blur=(0.006, 0.016), grain=(0.004, 0.012),
+        radius=(0.48, 0.82), offset=(0.0, 0.14), red=(1.02, 1.10), green=(0.86, 0.95), blue=(0.90, 1.02),
+        exposure=(0.95, 1.08), contrast=(0.80, 1.00), saturation=(0.80, 1.0), lift=(0.02, 0.07), slope=(0.0, 0.05),
+        shadow=(0.0, 0.0), vignette=(0.0, 0.10), corners=(1.6, 2.0), blur=(0.006, 0.016), grain=(0.004, 0.012),
         texture=(0.01, 0.03), hair=(-8.0, 5.0), bubbles=(-9.0, 3.0), ruler=(-9.0, 0.6), frame=(-1.0, -0.5),
     ),
     "PAD-UFES": StyleRanges(
-        radius=(0.30, 0.56), offset=(0.0, 0.32), red=(0.88, 1.12), green=(0.84, 1.00), blue=(0.66, 1.00),
+        radius=(0.40, 0.66), offset=(0.0, 0.32), red=(0.88, 1.12), green=(0.84, 1.00), blue=(0.66, 1.00),
         exposure=(0.66, 1.00), contrast=(0.70, 0.95), saturation=(0.65, 1.0), lift=(0.0, 0.10), slope=(0.08, 0.40),
         shadow=(-0.4, 0.40), vignette=(0.0, 0.15), corners=(2.0, 3.0), blur=(0.014, 0.036), grain=(0.010, 0.028),
         texture=(0.05, 0.13), hair=(-8.0, 4.0), bubbles=(-1.0, -0.5), ruler=(-1.0, -0.5), frame=(-1.0, -0.5),
     ),
     "Derm7pt": StyleRanges(
-        radius=(0.34, 0.84), offset=(0.0, 0.28), red=(0.98, 1.10), green=(0.88, 1.00), blue=(0.64, 0.82),
+        radius=(0.46, 0.90), offset=(0.0, 0.24), red=(0.98, 1.10), green=(0.88, 1.00), blue=(0.64, 0.82),
         exposure=(0.76, 1.02), contrast=(1.05, 1.30), saturation=(0.85, 1.15), lift=(-0.02, 0.03), slope=(0.0, 0.18),
         shadow=(0.0, 0.0), vignette=(0.05, 0.35), corners=(1.3, 2.6), blur=(0.006, 0.022), grain=(0.012, 0.030),
         texture=(0.01, 0.05), hair=(-5.0, 6.0), bubbles=(-4.0, 7.0), ruler=(-0.8, 0.9), frame=(-0.14, 0.16),
     ),
     "ISIC20": StyleRanges(
-        radius=(0.28, 0.74), offset=(0.0, 0.22), red=(0.80, 0.94), green=(0.84, 0.98), blue=(0.98, 1.16),
+        radius=(0.42, 0.84), offset=(0.0, 0.22), red=(0.80, 0.94), green=(0.84, 0.98), blue=(0.98, 1.16),
         exposure=(0.76, 1.00), contrast=(1.10, 1.35), saturation=(0.85, 1.2), lift=(-0.04, 0.02), slope=(0.0, 0.08),
         shadow=(0.0, 0.0), vignette=(0.05, 0.30), corners=(0.95, 1.35), blur=(0.004, 0.012), grain=(0.004, 0.014),
         texture=(0.01, 0.04), hair=(-4.0, 7.0), bubbles=(-14.0, 2.0), ruler=(-6.0, 0.6), frame=(-1.0, -0.5),

@@ -45,9 +45,7 @@ def _behind(scale: InputScale, net: nn.Module) -> nn.Module:
     return net
 
 
-def build_net(
-    name: str, classes: int, *, seed: int, input_scale: Literal["unit", "imagenet"] = "unit"
-) -> nn.Module:
+def build_net(name: str, classes: int, *, seed: int, input_scale: Literal["unit", "imagenet"] = "unit") -> nn.Module:
     """Return the named network with freshly drawn weights: the same for the same seed, on the CPU.
 
     Raises:

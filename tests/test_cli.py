@@ -1,0 +1,133 @@
+"""The command line as a person uses it: in its own process, with real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import small_config, small_store
+
+FEDPERL = [sys.executable, "-m", "fedperl"]
+
+
+def fedperl(*arguments: str | Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*FEDPERL, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode == 0) == ok, done.stderr
+    return done
+
+
+@pytest.fixture(name="config")
+def _config(tmp_path: Path) -> Path:
+    from fedperl.config import dump
+
+    small_store().save(tmp_path / "store")
+    path = tmp_path / "tiny.toml"
+    path.write_text(dump(small_config(data={"source": str(tmp_path / "store")})))
+    return path
+
+
+def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
+    shown = fedperl("train", config, "--out", tmp_path / "a")
+    assert "weighted F1" in shown.stdout
+    assert "Results in" in shown.stdout
+    silent = fedperl("train", config, "--out", tmp_path / "b", "--quiet")
+    assert silent.stdout == ""
+    as_json = fedperl("train", config, "--out", tmp_path / "c", "--json", "--set", "seed=5")
+    assert json.loads(as_json.stdout) == json.loads((tmp_path / "c" / "results.json").read_text())
+    assert json.loads(as_json.stdout)["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "no_such.toml"], "no_such.toml: no such file"),
+        (["train", "--set", "peers.Tt=3"], "did you mean 'peers.T'"),
+        (["train", "--set", "peers.T=1"], "mean of one model"),
+        (["train", "--resume", "--out", "nowhere"], "holds no run"),
+        (["train", "--set", "data.source=nowhere", "--out", "x"], "not a store"),
+        (["data", "show", "."], "not a store"),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = fedperl(*arguments, ok=False)
+    assert failed.returncode == 2
+    assert message in failed.stderr
+    assert failed.stderr.startswith("fedperl: ")
+    assert failed.stderr.count("\n") == 1
+
+
+def test_a_second_start_in_a_used_folder_is_refused(tmp_path: Path, config: Path) -> None:
+    fedperl("train", config, "--out", tmp_path / "a", "--quiet")
+    assert "--resume" in fedperl("train", config, "--out", tmp_path / "a", ok=False).stderr
+    assert fedperl("train", "--resume", "--out", tmp_path / "a", "--json").stdout
+
+
+def wait_for_round(folder: Path, rounds: int, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 60
+    metrics = folder / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < rounds:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "the run ended before it could be interrupted"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_leaves_a_run_that_resumes(tmp_path: Path, config: Path) -> None:
+    more = ["--set", "federation.rounds=40"]
+    fedperl("train", config, *more, "--out", tmp_path / "whole", "--quiet")
+    process = subprocess.Popen(
+        [*FEDPERL, "train", str(config), *more, "--out", str(tmp_path / "cut")],
+        text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for_round(tmp_path / "cut", 3, process)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "go on with: fedperl train --resume" in error
+    fedperl("train", "--resume", "--out", tmp_path / "cut", "--quiet")
+    for name in ("models/last.safetensors", "state/ledger.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_data_show_and_methods(tmp_path: Path, config: Path) -> None:
+    assert "MEL" in fedperl("data", "show").stdout
+    assert "128 images of 16 px" in fedperl("data", "show", tmp_path / "store").stdout
+    parts = json.loads(fedperl("data", "show", config, "--json").stdout)
+    assert len(parts["clients"]) == 5
+    fedperl("data", "show", "--sheet", tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").stat().st_size > 10_000
+    assert fedperl("methods").stdout.count("\n") == 4
+    assert fedperl("--version").stdout.startswith("fedperl 0")
+
+
+def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    arguments = ["demo", "--out", str(out), "--rounds", "4"]
+    process = subprocess.Popen(
+        [*FEDPERL, *arguments, "--quiet"], text=True, stderr=subprocess.PIPE, start_new_session=True
+    )
+    wait_for_round(out / "ssfl", 1, process)
+    os.kill(process.pid, signal.SIGKILL)  # its workers notice and stop by themselves
+    process.wait()
+    shown = ""
+    for _ in range(20):
+        again = subprocess.run([*FEDPERL, *arguments], capture_output=True, text=True, timeout=120)
+        if again.returncode == 0:
+            shown = again.stdout
+            break
+        assert "another process is training here" in again.stderr
+        time.sleep(0.5)
+    for name in ("Lower FedAvg", "SSFL", "FedPerl (T = 2, PA)", "Upper FedAvg", "Weighted F1 by client"):
+        assert name in shown
+    results = json.loads(fedperl(*arguments, "--json").stdout)
+    assert {r["rounds"] for r in results.values()} == {4}
+    assert "other settings in" in fedperl("demo", "--out", out, "--rounds", "5", ok=False).stderr
+    (out / "mine").mkdir()
+    assert "which no demo made" in fedperl("demo", "--out", out, "--fresh", ok=False).stderr
