@@ -84,7 +84,13 @@ def demo(
         print(json.dumps(results))
     elif not quiet:
         peer_run = results["FedPerl (T = 2, PA)"]
-        console.print(runs_table(results), clients_table(results, SOURCES), peers_table(peer_run, len(SOURCES)))
+        # Its validation sets are too small to choose a round by: the last one's model is shown first.
+        tables = (
+            runs_table(results, "last"),
+            clients_table(results, SOURCES, "last"),
+            peers_table(peer_run, len(SOURCES)),
+        )
+        console.print(*tables)
         for line in community_lines(peer_run, SOURCES):
             console.print(line)
         console.print(f"Time of the FedPerl run: {time_line(peer_run['seconds'])}")

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"net": "small_cnn"},
     "objective": {"class_weights": "none"},
     "federation": {"rounds": 72, "steps": 16},
-    "optimizer": {"lr": 1e-3},
+    "optimizer": {"lr": 2e-3, "schedule": "cosine"},
 }
 
 SOURCES = [hospital.source for hospital in PAPER]

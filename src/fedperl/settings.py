@@ -124,6 +124,8 @@ class Optimizer(Section):
 
     kind: Literal["adam", "sgd"] = "adam"
     lr: Annotated[float, Field(gt=0.0)] = 5e-5
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Over the rounds: the paper's constant rate, or half a cosine down to nearly 0, which ends on a steadier model."""
     momentum: Share = 0.0
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
 

@@ -1,7 +1,7 @@
 """The server's side of a round: plan what goes to whom, absorb what comes back. No transport, no clock."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask, Up
 from fedperl.federation.schema import find_fault
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings
+from fedperl.learn.schedule import of_round
 from fedperl.learn.state import State
 from fedperl.peers import (
     AnonymizedPeer,
@@ -207,7 +208,7 @@ class Server:
             client,
             self.model,
             self._peer(members),
-            self._settings,
+            replace(self._settings, optimizer=of_round(self.config.optimizer, round, self.config.federation.rounds)),
             seed_for(self.config.seed, "local round", round, client),
         )
         self._summary.committees[client] = members

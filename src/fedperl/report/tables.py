@@ -12,30 +12,26 @@ from fedperl.evaluate import Spread, peer_share
 
 Results = Mapping[str, Any]
 
-CHOICES = {"per_client_best": "best on each client's validation", "global_best": "best overall", "last": "last round"}
+CHOICES = {"per_client_best": "best per client", "global_best": "best overall", "last": "last round"}
+"""Which round's global model is tested; the best ones are chosen on validation images."""
 
 
 def runs_table(runs: Mapping[str, Results], choice: str = "per_client_best") -> Table:
     """Return one row a run: its numbers on the clients' test images, mean (median) ± std over clients."""
     table = Table(title=f"Test images, mean (median) ± std over clients; model: {CHOICES[choice]}")
+    others = [other for other in CHOICES if other != choice]
     table.add_column("method")
-    for name in (
-        "weighted F1",
-        "macro F1",
-        "precision",
-        "recall",
-        "balanced accuracy",
-        "last round's F1",
-        "MB down/up",
-    ):
+    for name in ("weighted F1", "macro F1", "precision", "recall", "balanced acc."):
         table.add_column(name, justify="right")
+    for other in others:
+        table.add_column(f"F1, {CHOICES[other]}", justify="right")
+    table.add_column("MB down/up", justify="right")
+    columns = ("weighted_f1", "macro_f1", "weighted_precision", "weighted_recall", "balanced_accuracy")
     for name, results in runs.items():
-        over = results["over_clients"]
-        columns = ("weighted_f1", "macro_f1", "weighted_precision", "weighted_recall", "balanced_accuracy")
+        over, totals = results["over_clients"], results["totals"]
         cells = [_spread(over[choice][columns[0]])]
         cells += [f"{over[choice][column]['mean']:.3f}" for column in columns[1:]]
-        cells.append(f"{over['last']['weighted_f1']['mean']:.3f}")
-        totals = results["totals"]
+        cells += [f"{over[other]['weighted_f1']['mean']:.3f}" for other in others]
         cells.append(f"{totals['bytes_down'] / 1e6:.0f}/{totals['bytes_up'] / 1e6:.0f}")
         table.add_row(name, *cells)
     return table
