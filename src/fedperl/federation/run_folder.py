@@ -90,7 +90,7 @@ class RunFolder:
         text = json.dumps(content, sort_keys=True)
         for files in (self.bank, self.client_states, self.models):
             sync_folder(files.folder)
-        body = json.dumps({"sha256": digest(text.encode()), "content": content}, sort_keys=True)
+        body = f'{{"sha256": "{digest(text.encode())}", "content": {text}}}'
         write_durably(self.state / "checkpoint.json", body.encode())
         sync_folder(self.state)
         for files in (self.bank, self.client_states, self.models):
@@ -107,7 +107,7 @@ class RunFolder:
             self.ledger.open()
             self._cut_metrics(0)
             for files in (self.bank, self.client_states, self.models):
-                files.prune()
+                files.sweep()
             return None
         try:
             outer = json.loads(path.read_bytes())

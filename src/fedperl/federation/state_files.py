@@ -5,7 +5,7 @@ and the old file goes only after a checkpoint names the new one.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class StateFiles:
         self.folder = folder
         self.prefix = prefix
         self.records: dict[int, Record] = {}
+        self._replaced: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def put(self, key: int, round: int, state: State) -> None:
@@ -41,6 +42,8 @@ class StateFiles:
         content = safetensors.torch.save(state)
         file = f"{self.prefix}-{key:05d}-{round:06d}.safetensors"
         write_durably(self.folder / file, content)
+        if key in self.records:
+            self._replaced.add(self.records[key].file)
         self.records[key] = Record(round, file, digest(content))
 
     def get(self, key: int) -> State:
@@ -79,19 +82,25 @@ class StateFiles:
 
     def keep_only(self, keys: Iterable[int]) -> None:
         """Forget every other key; `prune` deletes their files."""
-        wanted = set(keys)
-        self.records = {key: record for key, record in self.records.items() if key in wanted}
+        for key in self.records.keys() - set(keys):
+            self._replaced.add(self.records.pop(key).file)
 
-    def prune(self, also: Iterable[str] = ()) -> None:
-        """Delete the files that no record names: older versions, leftovers of a crash."""
-        named = {record.file for record in self.records.values()} | set(also)
+    def prune(self) -> None:
+        """Delete the files that were replaced or forgotten since the last time."""
+        for file in self._replaced - {record.file for record in self.records.values()}:
+            (self.folder / file).unlink(missing_ok=True)
+        self._replaced.clear()
+
+    def sweep(self) -> None:
+        """Delete every file that no record names: what a crash left behind."""
+        named = {record.file for record in self.records.values()}
         for path in self.folder.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the index for the checkpoint."""
-        return {str(key): asdict(record) for key, record in self.records.items()}
+        return {str(key): vars(record) for key, record in self.records.items()}
 
     def restore(self, index: dict[str, Any]) -> None:
         """Take the index of a checkpoint over and delete what it does not name."""
@@ -99,4 +108,4 @@ class StateFiles:
         missing = [r.file for r in self.records.values() if not (self.folder / r.file).is_file()]
         if missing:
             raise RunError(f"{self.folder / missing[0]}: missing, though the checkpoint names it")
-        self.prune()
+        self.sweep()

@@ -1,6 +1,7 @@
 """Selectors: the T candidates that may help a client."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ def top_peers(similarity: npt.NDArray[np.float64], client: int, T: int) -> list[
     if not 0 <= client < len(row):
         raise ValueError(f"client {client} is not among the {len(row)} clients of the similarity matrix")
     order = np.argsort(-row, kind="stable")  # NaN sorts last
-    return [int(k) for k in order if k != client and np.isfinite(row[k])][:T]
+    others = (int(k) for k in order if k != client and np.isfinite(row[k]))
+    return list(islice(others, T))
 
 
 def random_peers(clients: Sequence[int], client: int, T: int, generator: np.random.Generator) -> list[int]:

@@ -12,7 +12,7 @@ from fedperl.evaluate import Spread, peer_share
 
 Results = Mapping[str, Any]
 
-CHOICES = {"per_client_best": "best per client", "global_best": "best overall", "last": "last round"}
+CHOICES = {"per_client_best": "best/client", "global_best": "best overall", "last": "last round"}
 """Which round's global model is tested; the best ones are chosen on validation images."""
 
 
@@ -20,11 +20,10 @@ def runs_table(runs: Mapping[str, Results], choice: str = "per_client_best") -> 
     """Return one row a run: its numbers on the clients' test images, mean (median) ± std over clients."""
     table = Table(title=f"Test images, mean (median) ± std over clients; model: {CHOICES[choice]}")
     others = [other for other in CHOICES if other != choice]
-    table.add_column("method")
-    for name in ("weighted F1", "macro F1", "precision", "recall", "balanced acc."):
+    table.add_column("method", no_wrap=True)
+    table.add_column("weighted F1", justify="right", no_wrap=True)
+    for name in ("macro F1", "precision", "recall", "bal. acc.", *(f"F1, {CHOICES[other]}" for other in others)):
         table.add_column(name, justify="right")
-    for other in others:
-        table.add_column(f"F1, {CHOICES[other]}", justify="right")
     table.add_column("MB down/up", justify="right")
     columns = ("weighted_f1", "macro_f1", "weighted_precision", "weighted_recall", "balanced_accuracy")
     for name, results in runs.items():
