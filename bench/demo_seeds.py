@@ -18,7 +18,7 @@ from fedperl.demo import METHODS, SETTINGS, SOURCES, run_demo
 from fedperl.evaluate import spread
 from fedperl.report.tables import community_lines, time_line
 
-CHOICES = {"last": "last round", "global_best": "best overall", "per_client_best": "best per client"}
+CHOICES = {"per_client_best": "best per client", "global_best": "best overall", "last": "last round"}
 
 
 def value(results: dict[str, Any], choice: str, metric: str = "weighted_f1") -> float:
@@ -30,8 +30,8 @@ def cell(values: list[float]) -> str:
     return f"{found.mean:.3f} ± {found.std:.3f}"
 
 
-def difference(runs: list[dict[str, Any]], first: str, second: str) -> str:
-    values = [value(r[first], "last") - value(r[second], "last") for r in runs]
+def difference(runs: list[dict[str, Any]], first: str, second: str, choice: str) -> str:
+    values = [value(r[first], choice) - value(r[second], choice) for r in runs]
     return f"{sum(values) / len(values):+.3f} (by seed: {', '.join(f'{v:+.3f}' for v in values)})"
 
 
@@ -49,17 +49,22 @@ def main() -> None:
     print(f"Settings: `{SETTINGS}`.\n")
     print("Weighted F1 on the clients' test images, mean over ten clients, then mean ± population std over seeds; ")
     print("the three columns differ in which round's global model is taken.\n")
-    print("| method | " + " | ".join(CHOICES.values()) + " | macro F1 (last round) |")
+    print("| method | " + " | ".join(CHOICES.values()) + " | macro F1 (best per client) |")
     print("|---" * (len(CHOICES) + 2) + "|")
     for name in METHODS:
         cells = [cell([value(r[name], choice) for r in runs]) for choice in CHOICES]
-        cells.append(cell([value(r[name], "last", "macro_f1") for r in runs]))
+        cells.append(cell([value(r[name], "per_client_best", "macro_f1") for r in runs]))
         print(f"| {name} | " + " | ".join(cells) + " |")
-    print("\nDifferences in weighted F1 (last round), mean over seeds:\n")
     peer = "FedPerl (T = 2, PA)"
-    print(f"- all labels against few (Upper - Lower): {difference(runs, 'Upper FedAvg', 'Lower FedAvg')}")
-    print(f"- what unlabelled images add (SSFL - Lower): {difference(runs, 'SSFL', 'Lower FedAvg')}")
-    print(f"- what peers add (FedPerl - SSFL): {difference(runs, peer, 'SSFL')}")
+    print("\nDifferences in weighted F1, mean over seeds:\n")
+    print("| | " + " | ".join(CHOICES.values()) + " |")
+    print("|---" * (len(CHOICES) + 1) + "|")
+    for name, first, second in (
+        ("all labels against few: Upper - Lower", "Upper FedAvg", "Lower FedAvg"),
+        ("what unlabelled images add: SSFL - Lower", "SSFL", "Lower FedAvg"),
+        ("what peers add: FedPerl - SSFL", peer, "SSFL"),
+    ):
+        print(f"| {name} | " + " | ".join(difference(runs, first, second, choice) for choice in CHOICES) + " |")
     print("\nCommunities and time of the FedPerl runs:\n")
     for seed, results in zip(arguments.seeds, runs, strict=True):
         for line in community_lines(results[peer], SOURCES):

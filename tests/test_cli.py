@@ -129,5 +129,9 @@ def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
     results = json.loads(fedperl(*arguments, "--json").stdout)
     assert {r["rounds"] for r in results.values()} == {4}
     assert "other settings in" in fedperl("demo", "--out", out, "--rounds", "5", ok=False).stderr
-    (out / "mine").mkdir()
-    assert "which no demo made" in fedperl("demo", "--out", out, "--fresh", ok=False).stderr
+    for foreign in (out / "mine.txt", out / "data" / "patients.csv", out / "ssfl" / "notes.txt"):
+        foreign.write_text("keep")
+        assert "which no demo made" in fedperl("demo", "--out", out, "--fresh", ok=False).stderr
+        assert foreign.read_text() == "keep"
+        foreign.unlink()
+    assert len(list(out.iterdir())) == 5

@@ -26,6 +26,10 @@ from fedperl.errors import ConfigError
         ("method='../../secret'", "unknown"),
         ("seed", "wanted key=value"),
         ("peers.anonymize=false", "privacy = 'research'"),
+        ("federation.quorum=1", "a global model of one update is that client's model"),
+        ("views.magnitude=5", "is for views.strong = 'standard'"),
+        ("name='../x'", "name"),
+        ("name='a/b'", "name"),
     ],
 )
 def test_bad_settings_are_refused_by_name(override: str, message: str) -> None:
@@ -60,11 +64,20 @@ def test_resolved_configuration_is_accepted_back(preset: str) -> None:
         assert config_hash(again) == config_hash(config)
 
 
+def test_a_resolved_configuration_is_not_relabelled(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(dump(load_config()))
+    for change in ("method=ssfl", "preset=paper"):
+        with pytest.raises(ConfigError, match="would only change the name"):
+            load_config(file, [change])
+    assert load_config(file, ["method=fedperl", "seed=9"]).seed == 9
+
+
 def test_later_layers_win(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('preset = "paper"\n[federation]\nrounds = 7\ncohort = 5\n')
     config = load_config(file, ["federation.rounds=9"])
-    assert (config.federation.rounds, config.federation.cohort, config.federation.quorum) == (9, 5, 1)
+    assert (config.federation.rounds, config.federation.cohort, config.federation.quorum) == (9, 5, 2)
 
 
 def test_presets_differ_where_paper_and_code_do() -> None:

@@ -1,5 +1,6 @@
 """Whole runs of seconds: repeated, interrupted, resumed, compared."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ import torch
 
 from fedperl import load_config, train
 from fedperl.config import methods
+from fedperl.data.partition import Partition
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.federation.client import Client, Workspace
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.state import state_of
 from fedperl.settings import Config
+from fedperl.training import _server_score
 from tests.conftest import small_config, small_store
 
 
@@ -151,10 +156,154 @@ def test_errors_before_anything_is_written(tmp_path: Path, store: Store) -> None
     with pytest.raises(DataError, match="not a store"):
         train(small_config(data={"source": str(tmp_path / "none")}), tmp_path / "a")
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="no usable CUDA device"):
+        with pytest.raises(ConfigError, match="0 usable CUDA devices"):
             train(small_config(device="cuda"), tmp_path / "b", store=store)
     with pytest.raises(RunError, match="holds no run"):
         RunFolder(tmp_path / "c").read_config()
+
+
+@pytest.mark.parametrize("device", ["gpu", "CPU", "", " cpu", "meta", "cuda:x"])
+def test_other_devices_are_refused(tmp_path: Path, store: Store, device: str) -> None:
+    with pytest.raises(ConfigError, match="wanted 'cpu', 'cuda' or 'cuda:N'"):
+        train(small_config(device=device), tmp_path / "run", store=store)
+
+
+def test_a_refused_run_leaves_the_folder_free(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(ConfigError, match="cohort = 20"):
+        train(small_config(federation={"cohort": 20}), tmp_path, store=store)
+    train(small_config(federation={"rounds": 1}), tmp_path, store=store)
+
+
+def test_a_changed_configuration_or_store_is_not_resumed(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(Stop):
+        train(small_config(), tmp_path, store=store, watchers=[stop_at(2)])
+    path = tmp_path / "config.toml"
+    text = path.read_text()
+    path.write_text(text.replace("lr = 0.001", "lr = 0.5"))
+    with pytest.raises(RunError, match="its configuration is another"):
+        train(load_config(path), tmp_path, store=store, resume=True)
+    path.write_text(text)
+    images = store.images.copy()
+    images[0] = 0
+    other = Store(images, store.manifest, store.partition, store.made)
+    with pytest.raises(RunError, match="its images, labels or partition are others"):
+        train(load_config(path), tmp_path, store=other, resume=True)
+    train(load_config(path), tmp_path, store=store, resume=True)
+
+
+def test_files_that_were_cut_or_changed_are_named(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(Stop):
+        train(small_config(), tmp_path, store=store, watchers=[stop_at(2)])
+    metrics, ledger = tmp_path / "metrics.jsonl", tmp_path / "state" / "ledger.jsonl"
+    for path, changed, message in (
+        (metrics, metrics.read_bytes()[:-9], "the checkpoint knows of"),
+        (ledger, ledger.read_bytes().replace(b'"void": false', b'"void": true '), "the ledger was changed"),
+    ):
+        before = path.read_bytes()
+        path.write_bytes(changed)
+        with pytest.raises(RunError, match=message):
+            train(small_config(), tmp_path, store=store, resume=True)
+        path.write_bytes(before)
+    train(small_config(), tmp_path, store=store, resume=True)
+
+
+def with_labels(store: Store, rows: Any, value: int) -> Store:
+    label = store.manifest.label.copy()
+    label[rows] = value
+    return Store(store.images, dataclasses.replace(store.manifest, label=label), store.partition, store.made)
+
+
+def without(store: Store, client: int, *parts: str) -> Store:
+    empty = store.partition.clients[client].test[:0]
+    nothing: dict[str, Any] = dict.fromkeys(parts, empty)
+    changed = dataclasses.replace(store.partition.clients[client], **nothing)
+    clients = tuple(changed if k == client else c for k, c in enumerate(store.partition.clients))
+    return Store(store.images, store.manifest, Partition(clients, store.partition.server), store.made)
+
+
+def test_images_that_could_not_be_used_are_refused_before_training(tmp_path: Path, store: Store) -> None:
+    one = store.partition.clients[1]
+    cases = [
+        ("fedperl", with_labels(store, one.test[:1], -1), "client 1, test: image 'image_42' has no label"),
+        ("fedperl", with_labels(store, one.validation[:1], -1), "client 1, validation: image"),
+        ("fedperl", with_labels(store, one.labelled[:1], -1), "client 1, labelled: image"),
+        ("upper", with_labels(store, one.unlabelled[:1], -1), "client 1, unlabelled: image"),
+        ("fedperl", without(store, 1, "test"), "client 1 has no test images"),
+        ("fedperl", without(store, 1, "validation"), "client 1 has no validation images"),
+        ("lower", without(store, 1, "labelled"), "client 1 has no training images for method 'lower'"),
+        ("fedperl", without(store, 1, "labelled", "unlabelled"), "client 1 has no training images"),
+    ]
+    for number, (method, bad, message) in enumerate(cases):
+        with pytest.raises(DataError, match=message):
+            train(small_config(method=method), tmp_path / str(number), store=bad)
+    train(small_config(federation={"rounds": 1}), tmp_path / "a", store=with_labels(store, one.unlabelled, -1))
+    nobody = store
+    for client in range(5):
+        nobody = without(nobody, client, "labelled")
+    train(small_config(preset="authors_code", objective={"tau": 1.5}), tmp_path / "b", store=nobody)
+
+
+def test_a_client_that_fails_does_not_end_the_run(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Client.train
+
+    def failing(self: Client, *arguments: Any) -> Any:
+        if self.number == 2:
+            raise RuntimeError("cannot read /data/Doe_John.jpg")
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(Client, "train", failing)
+    config = small_config(federation={"cohort": 5, "quorum": 3, "rounds": 3})
+    results = train(config, tmp_path, store=store)
+    assert results["totals"]["rejected"] == 3
+    assert results["totals"]["void"] == 0
+    lines = (tmp_path / "metrics.jsonl").read_text()
+    assert "it failed with RuntimeError" in lines
+    assert "Doe_John" in caplog.text
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"Doe_John" in p.read_bytes()]
+    void = train(small_config(federation={"cohort": 5, "quorum": 5, "rounds": 2}), tmp_path / "void", store=store)
+    assert void["totals"]["void"] == 2
+    assert all(n["round"] == 0 for n in void["test"]["last"].values())
+
+
+def test_totals_are_the_sums_of_the_rounds(tmp_path: Path, store: Store) -> None:
+    results = train(small_config(), tmp_path, store=store)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for name in ("bytes_down", "bytes_up"):
+        assert results["totals"][name] == sum(line[name] for line in lines) > 0
+
+
+def test_the_configured_number_of_threads_is_used(tmp_path: Path, store: Store) -> None:
+    seen = []
+    config = small_config(threads=2, federation={"rounds": 1})
+    train(config, tmp_path, store=store, watchers=[lambda _: seen.append(torch.get_num_threads())])
+    assert seen == [2]
+    assert torch.get_num_threads() == 1
+
+
+def test_the_default_folder_is_named_after_the_run(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(small_config(name="mine", federation={"rounds": 1}), store=store)
+    assert (tmp_path / "runs" / "mine" / "results.json").exists()
+
+
+def test_server_score_against_naive(store: Store) -> None:
+    config = small_config(preset="authors_code")
+    work = Workspace(config, 3)
+    state = state_of(work.net)
+    accuracy, loss = _server_score(config, store, work)(state)
+    rows = store.partition.server
+    work.net.eval()
+    with torch.no_grad():
+        logits = work.net(torch.from_numpy(store.images[rows]).float() / 255)
+    truth = store.manifest.label[rows].tolist()
+    right = [int(row.argmax()) == y for row, y in zip(logits, truth, strict=True)]
+    logs = [float(torch.log_softmax(row, 0)[y]) for row, y in zip(logits, truth, strict=True)]
+    assert accuracy == pytest.approx(sum(right) / len(right))
+    assert loss == pytest.approx(-sum(logs) / len(logs), rel=1e-4)
 
 
 def test_a_store_of_another_size_is_refused(tmp_path: Path, store: Store) -> None:

@@ -84,13 +84,7 @@ def demo(
         print(json.dumps(results))
     elif not quiet:
         peer_run = results["FedPerl (T = 2, PA)"]
-        # Its validation sets are too small to choose a round by: the last one's model is shown first.
-        tables = (
-            runs_table(results, "last"),
-            clients_table(results, SOURCES, "last"),
-            peers_table(peer_run, len(SOURCES)),
-        )
-        console.print(*tables)
+        console.print(runs_table(results), clients_table(results, SOURCES), peers_table(peer_run, len(SOURCES)))
         for line in community_lines(peer_run, SOURCES):
             console.print(line)
         console.print(f"Time of the FedPerl run: {time_line(peer_run['seconds'])}")
@@ -135,7 +129,11 @@ def train(
     if as_json:
         print(json.dumps(results))
     elif not quiet:
-        console.print(runs_table({loaded.name: results}), time_line(results["seconds"]), f"Results in {folder}")
+        console.print(runs_table({loaded.name: results}), time_line(results["seconds"]))
+        totals = results["totals"]
+        if totals["rejected"]:
+            print(f"{totals['rejected']} updates rejected or missing, {totals['void']} rounds void: see metrics.jsonl")
+        print(f"Results in {folder}")
 
 
 @app.command("methods")
@@ -176,7 +174,7 @@ def data_show(
     if sheet is not None:
         from fedperl.data.dermsim import contact_sheet
 
-        contact_sheet().save(sheet)
+        contact_sheet(size=64).save(sheet, optimize=True)
         if not as_json:
             print(f"Contact sheet in {sheet}")
 

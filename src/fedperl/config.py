@@ -30,7 +30,14 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 
 def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the configuration") -> Config:
     """Return the configuration that a table and overrides describe, filled up from its method and preset."""
+    given = table
     table = _merged(table, *(_override(text) for text in overrides))
+    for key in ("method", "preset"):
+        if given.get("written_by") and table.get(key) != given.get(key):
+            raise ConfigError(
+                f"{source}: {key} = {table.get(key)!r} over a resolved configuration of {given.get(key)!r}: with every "
+                "setting spelt out it would only change the name; wanted a short file to start from"
+            )
     preset = str(table.get("preset", Config.model_fields["preset"].default))
     method = str(table.get("method", Config.model_fields["method"].default))
     _check_keys(table, Config, source)

@@ -11,6 +11,8 @@ from fedperl.config import resolve
 from fedperl.data.dermsim.hospitals import PAPER
 from fedperl.data.store import Store
 from fedperl.errors import RunError
+from fedperl.federation.run_folder import RunFolder
+from fedperl.files import TEMPORARY
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 from fedperl.training import open_store
@@ -32,6 +34,9 @@ SETTINGS: dict[str, Any] = {
     "federation": {"rounds": 72, "steps": 16},
     "optimizer": {"lr": 2e-3, "schedule": "cosine"},
 }
+
+STORE_FILES = {"images.npy", "manifest.csv", "partition.json", "store.json"}
+RUN_FILES = {"config.toml", "metrics.jsonl", "state", "models", "results.json"}
 
 SOURCES = [hospital.source for hospital in PAPER]
 
@@ -66,14 +71,33 @@ def run_demo(
 def _store(folder: Path, config: Config) -> Path:
     """Draw the images once for all four runs."""
     made = {"source": "dermsim", "size": config.data.size, "scale": config.data.scale, "seed": config.data.seed}
+    _check_ours(folder, STORE_FILES)
     if not (folder / "store.json").exists() or Store.open(folder).made != made:
+        (folder / "store.json").unlink(missing_ok=True)
         open_store(config).save(folder)
     return folder
 
 
 def _remove(out: Path) -> None:
-    known = {"data", *METHODS.values()}
-    other = sorted(path.name for path in out.iterdir() if path.name not in known)
-    if other:
-        raise RunError(f"{out}: holds {other[0]!r}, which no demo made; remove the folder yourself or choose another")
-    shutil.rmtree(out)
+    """Delete what a demo made, and nothing else: not a file of another kind, not a run that is being trained."""
+    _check_ours(out, {"data", *METHODS.values()})
+    _check_ours(out / "data", STORE_FILES)
+    runs = [out / method for method in METHODS.values() if (out / method).exists()]
+    for run in runs:
+        _check_ours(run, RUN_FILES)
+        folder = RunFolder(run)
+        folder.open()  # refuses while another process trains there
+        folder.close()
+    for path in [out / "data", *runs]:
+        if path.exists():
+            shutil.rmtree(path)
+
+
+def _check_ours(folder: Path, known: set[str]) -> None:
+    names = sorted(path.name.removesuffix(TEMPORARY) for path in folder.iterdir()) if folder.exists() else []
+    other = [name for name in names if name not in known]
+    store = folder / "store.json"
+    foreign = store.exists() and Store.open(folder).made.get("source") != "dermsim"
+    if other or foreign:
+        what = other[0] if other else "store.json"
+        raise RunError(f"{folder}: holds {what!r}, which no demo made; choose another folder with --out")

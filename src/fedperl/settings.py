@@ -63,7 +63,7 @@ class Objective(Section):
     """[7] `detached` only changes the logged loss, as in the authors' code."""
     class_weights: Literal["median_frequency", "none"] = "median_frequency"
     absent_class_weight: Annotated[float, Field(ge=0.0)] = 1.0
-    """[6] weight of a class the client has no label of."""
+    """[6] weight of a class the client has no label of: it never trains, but it counts in the validation loss."""
 
 
 class Peers(Section):
@@ -144,7 +144,7 @@ class Views(Section):
 class Config(Section):
     """One run, completely."""
 
-    name: str = "run"
+    name: Annotated[str, Field(pattern=r"^[^/\\.\[][^/\\\[]*$")] = "run"
     preset: Literal["recommended", "paper", "authors_code"] = "recommended"
     method: str = "fedperl"
     seed: Annotated[int, Field(ge=0)] = 1
@@ -193,6 +193,13 @@ class Config(Section):
                 f"federation.quorum = {federation.quorum} is larger than federation.cohort = {federation.cohort}: "
                 "no round could ever count"
             )
+        if federation.quorum < 2 and self.privacy != "research":
+            raise ValueError(
+                "federation.quorum = 1: a global model of one update is that client's model, and every client gets it; "
+                "wanted at least 2, or privacy = 'research'"
+            )
+        if self.views.magnitude is not None and self.views.strong != "standard":
+            raise ValueError("views.magnitude is for views.strong = 'standard'; 'fedperl' draws magnitudes at random")
         if self.objective.labels == "all" and self.objective.kind == "fixmatch":
             raise ValueError("objective.labels = 'all' leaves nothing unlabelled; wanted kind = 'supervised'")
         return self

@@ -1,6 +1,7 @@
 """One run from its configuration to its results: what `fedperl train` and `fedperl.train` do."""
 
 import os
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 
 from fedperl.config import config_hash
 from fedperl.data.batches import auto_steps
+from fedperl.data.manifest import UNLABELLED
 from fedperl.data.store import Store
 from fedperl.engines.local import LocalExchange
 from fedperl.errors import ConfigError, DataError, RunError
@@ -32,7 +34,7 @@ Results = dict[str, Any]
 
 def train(
     config: Config,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     resume: bool = False,
     store: Store | None = None,
@@ -41,14 +43,14 @@ def train(
     """Train one run into a folder and return what its `results.json` holds.
 
     Args:
-        out: the run folder; a folder that holds a run already is used only with `resume`.
+        out: the run folder, by default runs/NAME; one that holds a run already is used only with `resume`.
         resume: go on exactly where the run stopped; a finished run just returns its results.
         store: the images, where they are at hand already; by default those that the configuration names.
         watchers: called after every round.
     Raises:
         FedPerlError: a setting, the data or the folder cannot be used; the message says which and why.
     """
-    folder = RunFolder(Path(out))
+    folder = RunFolder(Path("runs") / config.name if out is None else Path(out))
     config = _settle(config)
     if (folder.path / "config.toml").exists():
         _check_resumable(folder, config, resume)
@@ -81,8 +83,8 @@ def open_store(config: Config) -> Store:
 
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
-    folder.write_config(config)
     watch, started = Stopwatch(), time.perf_counter()
+    _check_trainable(config, store)
     work = Workspace(config, len(store.classes))
     clients = [client_of_store(number, store, config, work) for number in range(len(store.partition.clients))]
     server = Server(
@@ -94,7 +96,8 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
         folder.ledger,
         _server_score(config, store, work) if config.profile.server_score else None,
     )
-    rounds = Rounds(server, LocalExchange(clients, folder.client_states, watch), folder, watch)
+    rounds = Rounds(server, LocalExchange(clients, folder.client_states, watch), folder, watch, store.digest())
+    folder.write_config(config)
     rounds.restore()
     rounds.run(watchers)
     results = _results(rounds, clients, store)
@@ -105,8 +108,13 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
 
 def _settle(config: Config) -> Config:
     """Return the configuration with what depends on the machine filled in."""
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device = {config.device!r}: this machine has no usable CUDA device; wanted 'cpu'")
+    if config.device != "cpu" and not re.fullmatch(r"cuda(:\d+)?", config.device):
+        raise ConfigError(f"device = {config.device!r}; wanted 'cpu', 'cuda' or 'cuda:N'")
+    number = int(config.device.partition(":")[2] or 0)
+    if config.device != "cpu" and number >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device = {config.device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices"
+        )
     if config.threads == "auto":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         config = config.model_copy(update={"threads": cores})
@@ -121,6 +129,32 @@ def _check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
         old, new = before.model_dump(), config.model_dump()
         differing = [key for key in old if old[key] != new[key] and key not in ("name", "written_by")]
         raise RunError(f"{folder.path}: its run was started with other settings in {', '.join(differing)}")
+
+
+def _check_trainable(config: Config, store: Store) -> None:
+    """Refuse, before the first round, images that some later step could not use."""
+    truth = ["labelled", "validation", "test"] + (["unlabelled"] if config.objective.labels == "all" else [])
+    places = [
+        (f"client {number}, {part}", getattr(client, part))
+        for number, client in enumerate(store.partition.clients)
+        for part in truth
+    ]
+    if config.profile.server_score:
+        places.append(("the server", store.partition.server))
+    for name, rows in places:
+        missing = rows[store.manifest.label[rows] == UNLABELLED]
+        if len(missing):
+            raise DataError(f"{name}: image {str(store.manifest.image[missing[0]])!r} has no label; wanted one")
+    for number, client in enumerate(store.partition.clients):
+        useful = len(client.labelled)
+        if config.objective.kind != "supervised" or config.objective.labels == "all":
+            useful += len(client.unlabelled)
+        for part, count in (("training", useful), ("validation", len(client.validation)), ("test", len(client.test))):
+            if not count:
+                raise DataError(
+                    f"client {number} has no {part} images for method {config.method!r}; wanted at least one"
+                    + (" (a larger data.scale gives more)" if config.data.source == "dermsim" else "")
+                )
 
 
 def _steps(config: Config, store: Store) -> int:

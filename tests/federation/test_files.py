@@ -70,6 +70,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_appends_are_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("os.fsync", flushed.append)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.open()
+    ledger.append([{"round": 1}, {"round": 2}])
+    assert len(flushed) == 1
+
+
 def test_ledger_is_chained_and_repeats_are_not_written_twice(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     first = Ledger(path)

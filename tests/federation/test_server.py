@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedperl.errors import ConfigError
 from fedperl.federation.ledger import Ledger, peer_frequency
-from fedperl.federation.messages import Evaluation, TrainTask, Update
+from fedperl.federation.messages import Evaluation, Failure, TrainTask, Update
 from fedperl.federation.server import PROFILE, Server
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.state import State
@@ -173,7 +173,7 @@ def test_no_peer_in_warm_up_or_with_few_profiles_or_for_a_newcomer(tmp_path: Pat
 
 
 def test_old_and_excluded_models_do_not_help(tmp_path: Path) -> None:
-    s = server(tmp_path, federation={"cohort": 6, "quorum": 1}, peers={"exclude": [3], "max_age": 2})
+    s = server(tmp_path, federation={"cohort": 6, "quorum": 2}, peers={"exclude": [3], "max_age": 2})
     rounds(s, 2)
     for r in (3, 4, 5):
         tasks = list(s.plan(r))
@@ -279,7 +279,7 @@ def test_no_anonymized_peer_of_fewer_than_two(
     tmp_path_factory: pytest.TempPathFactory, T: int, max_age: int, exclude: set[int], lost: int
 ) -> None:
     peers = {"T": T, "max_age": max_age, "exclude": sorted(exclude), "warmup": 0, "min_profiles": 2}
-    s = server(tmp_path_factory.mktemp("h"), federation={"quorum": 1}, peers=peers)
+    s = server(tmp_path_factory.mktemp("h"), privacy="research", federation={"quorum": 1}, peers=peers)
     for r in range(1, 8):
         tasks = list(s.plan(r))
         for task in tasks:
@@ -291,7 +291,34 @@ def test_no_anonymized_peer_of_fewer_than_two(
         s.absorb(answer(t) for t in tasks[: max(1, 3 - lost)])
 
 
+def test_the_schedule_reaches_the_clients(tmp_path: Path) -> None:
+    s = server(tmp_path, optimizer={"schedule": "cosine", "lr": 0.5})
+    rates = []
+    for r in range(1, 5):
+        tasks = list(s.plan(r))
+        rates.append(tasks[0].settings.optimizer.lr)
+        s.absorb(answer(t) for t in tasks)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 0.5
+    assert rates[-1] < 0.1
+
+
+def test_failures_and_odd_tensors_are_rejected(tmp_path: Path) -> None:
+    s = server(tmp_path, federation={"cohort": 5, "quorum": 2})
+    t = list(s.plan(1))
+    sparse = answer(t[1], _put("conv.weight", torch.zeros(4, 3).to_sparse()))
+    meta = answer(t[2], _put("conv.weight", torch.zeros(4, 3, device="meta")))
+    failed = Failure(s.run, 1, t[0].client, "OSError")
+    summary = s.absorb([failed, sparse, meta, answer(t[3]), answer(t[4])])
+    assert summary.rejected[t[0].client] == "it failed with OSError"
+    assert all("wanted a dense tensor on the CPU" in summary.rejected[x.client] for x in (sparse, meta))
+    assert len(summary.accepted) == 2
+
+
 def test_only_allowed_numbers_cross() -> None:
+    for value in (float("nan"), float("inf"), "yes", [1.0], True, None):
+        with pytest.raises(ValueError, match="finite numbers alone"):
+            Update("r", 1, 0, {}, {"loss": value})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="may not carry melanoma_count"):
         Update("r", 1, 0, {}, {"melanoma_count": 7.0})
     with pytest.raises(ValueError, match="may not carry probabilities"):
@@ -299,7 +326,7 @@ def test_only_allowed_numbers_cross() -> None:
 
 
 def test_size_sampling_prefers_large_clients(tmp_path: Path) -> None:
-    config = small_config(federation={"cohort": 1, "quorum": 1, "client_sampling": "size"})
+    config = small_config(privacy="research", federation={"cohort": 1, "quorum": 1, "client_sampling": "size"})
     ledger = Ledger(tmp_path / "l")
     ledger.open()
     s = Server(config, [1000, 10, 10, 10, 10], 2, INITIAL, StateFiles(tmp_path / "b", "c"), ledger)

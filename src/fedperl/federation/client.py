@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedperl.data.partition import PARTS, ClientPart
 from fedperl.data.store import Store
 from fedperl.evaluate import classification
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
-from fedperl.learn.local_round import LocalImages, local_round
+from fedperl.learn.local_round import LocalImages, client_weights, local_round
 from fedperl.learn.nets import build_net
 from fedperl.learn.predict import predict
 from fedperl.learn.state import State, load_into, state_of
@@ -59,8 +60,17 @@ class EvaluationImages:
 class Client:
     """One hospital. `state` is what it keeps from round to round: it never leaves the client."""
 
-    def __init__(self, number: int, training: LocalImages, evaluation: dict[str, EvaluationImages], work: Workspace):
+    def __init__(
+        self,
+        number: int,
+        training: LocalImages,
+        evaluation: dict[str, EvaluationImages],
+        work: Workspace,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        """Hold the images; `class_weights` are those of its labelled ones, and weigh its evaluation loss too."""
         self.number = number
+        self.class_weights = class_weights
         self.training = training
         self.evaluation = evaluation
         self.work = work
@@ -87,7 +97,10 @@ class Client:
         load_into(self.work.net, task.model.state)
         data = self.evaluation[task.part]
         probabilities = predict(self.work.net, data.images).cpu().numpy()
-        numbers = classification(data.labels.cpu().numpy(), probabilities).to_dict()
+        truth = data.labels.cpu()
+        numbers = classification(truth.numpy(), probabilities).to_dict()
+        logs = torch.from_numpy(probabilities).clamp_min(1e-12).log()
+        numbers["loss"] = float(F.nll_loss(logs, truth, weight=self.class_weights))
         return Evaluation(task.run, task.round, self.number, task.part, numbers)
 
     def _teacher(self, task: TrainTask, state: State) -> tuple[nn.Module | None, bool]:
@@ -112,7 +125,7 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
         labelled, unlabelled = torch.cat([labelled, unlabelled]), unlabelled[:0]
     training = LocalImages(images, labels, labelled, unlabelled, len(store.classes))
     evaluation = {name: EvaluationImages(images[place[name]], labels[place[name]]) for name in ("validation", "test")}
-    return Client(number, training, evaluation, work)
+    return Client(number, training, evaluation, work, client_weights(training, config.objective))
 
 
 def _places(part: ClientPart, device: str) -> dict[str, Tensor]:

@@ -21,10 +21,12 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines = 0
+        self.tail = ""
+        """Hash of the last line that counts."""
         self._tail = ""
         self._ahead: list[str] = []
 
-    def open(self, confirmed: int = 0) -> None:
+    def open(self, confirmed: int = 0, tail: str = "") -> None:
         """Read the file; lines after the first `confirmed` are those of rounds that will be repeated.
 
         A torn last line was never acted upon and is cut off.
@@ -43,10 +45,12 @@ class Ledger:
             if _parse(line, self.path, number)["previous"] != self._tail:
                 raise RunError(f"{self.path}, line {number}: does not follow the line before; the ledger was changed")
             self._tail = digest(line.encode())
+            if number == confirmed and tail and self._tail != tail:
+                raise RunError(f"{self.path}, line {number}: not the line the checkpoint knows; the ledger was changed")
         if len(lines) < confirmed:
             raise RunError(f"{self.path}: {len(lines)} lines; the checkpoint knows of {confirmed}")
         self._ahead = lines[confirmed:]
-        self.lines = confirmed
+        self.lines, self.tail = confirmed, tail
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Make the entries durable, except those that the file holds already at this place."""
@@ -55,13 +59,13 @@ class Ledger:
             if self._ahead and _parse(self._ahead[0], self.path, self.lines + 1)["entry"] == json.loads(
                 json.dumps(entry)
             ):
-                self._ahead.pop(0)
+                self.tail = digest(self._ahead.pop(0).encode())
                 self.lines += 1
                 continue
             self.lines += len(self._ahead)  # they happened, in a life that went another way
             self._ahead = []
             line = json.dumps({"previous": self._tail, "entry": entry}, sort_keys=True)
-            self._tail = digest(line.encode())
+            self._tail = self.tail = digest(line.encode())
             self.lines += 1
             new.append(line + "\n")
         if new:

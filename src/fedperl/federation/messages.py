@@ -4,6 +4,7 @@ Towards a client: the global model, an anonymized peer, settings. Raw peers exis
 a client: a model and the numbers on two fixed lists. A client's update has no way out of the server.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ UPDATE_NUMBERS = frozenset({"loss", "loss_labelled", "loss_unlabelled", "loss_co
 EVALUATION_NUMBERS = frozenset(
     {
         "images",
+        "loss",
         "accuracy",
         "balanced_accuracy",
         "weighted_f1",
@@ -78,6 +80,16 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Client to server: no update, and the kind of error. Its text, which may name files, stays at the client."""
+
+    run: str
+    round: int
+    client: int
+    kind: str
+
+
+@dataclass(frozen=True)
 class EvaluateTask:
     """Server to client: evaluate this model on your own images of one part."""
 
@@ -106,3 +118,6 @@ def _only(allowed: frozenset[str], numbers: dict[str, float], what: str) -> None
     other = sorted(numbers.keys() - allowed)
     if other:
         raise ValueError(f"{what} may not carry {', '.join(other)}; allowed: {', '.join(sorted(allowed))}")
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{what} may carry finite numbers alone; {name} is {value!r}")

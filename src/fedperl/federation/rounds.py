@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel, TrainTask, Update
+from fedperl.errors import RunError
+from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.selection import Selection
 from fedperl.federation.server import RoundSummary, Server
@@ -15,7 +16,7 @@ from fedperl.learn.state import size_in_bytes
 class Exchange(Protocol):
     """Carries tasks to clients and answers back: an engine. Answers may come in any order, or not at all."""
 
-    def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update]:
+    def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update | Failure]:
         """Yield the updates of the tasks."""
         ...
 
@@ -40,8 +41,14 @@ Watcher = Callable[[Progress], None]
 class Rounds:
     """Runs the rounds that are left and commits each: after a crash the next start repeats at most one."""
 
-    def __init__(self, server: Server, exchange: Exchange, folder: RunFolder, watch: Stopwatch) -> None:
+    def __init__(self, server: Server, exchange: Exchange, folder: RunFolder, watch: Stopwatch, data: str = "") -> None:
+        """Start before the first round.
+
+        Args:
+            data: a digest of the images and labels; a run is resumed on the same ones only.
+        """
         self.server, self.exchange, self.folder, self.watch = server, exchange, folder, watch
+        self._origin = {"run": server.run, "data": data}
         self.selection = Selection()
         self.round = 0
         self.totals: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0, "bytes_evaluation": 0, "void": 0}
@@ -54,6 +61,12 @@ class Rounds:
             self.folder.models.put(0, 0, self.server.model.state)
             self._commit()
             return
+        for what, value in self._origin.items():
+            if content.get(what) != value:
+                other = (
+                    "its configuration is another" if what == "run" else "its images, labels or partition are others"
+                )
+                raise RunError(f"{self.folder.path}: cannot go on: {other} than when the run was started")
         self.round = content["round"]
         self.totals = content["totals"]
         self.selection.restore(content["selection"])
@@ -71,7 +84,7 @@ class Rounds:
     def _one(self, round: int) -> tuple[float, RoundSummary]:
         with self.watch.measure("server"):
             summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
-            evaluations = sorted(self.exchange.evaluate(self.server.evaluation_tasks()), key=lambda e: e.client)
+            evaluations = self._validate()
             accuracy = {e.client: e.numbers["accuracy"] for e in evaluations}
             self.selection.observe(self.server.model.round, accuracy)
             self._count(summary, len(evaluations))
@@ -82,6 +95,16 @@ class Rounds:
             self.folder.append_metrics(_line(summary, evaluations, seconds))
             self._commit()
         return sum(accuracy.values()) / max(1, len(accuracy)), summary
+
+    def _validate(self) -> list[Evaluation]:
+        """Return the validation of the global model by client; what answers something else does not count."""
+        tasks = {task.client: task for task in self.server.evaluation_tasks()}
+        found = {}
+        for evaluation in self.exchange.evaluate(tasks.values()):
+            task = tasks.get(evaluation.client)
+            if task is not None and (evaluation.run, evaluation.round) == (task.run, task.round):
+                found[evaluation.client] = evaluation
+        return [found[client] for client in sorted(found)]
 
     def _count(self, summary: RoundSummary, evaluations: int) -> None:
         totals, model = self.totals, size_in_bytes(self.server.model.state)
@@ -101,7 +124,8 @@ class Rounds:
 
     def _commit(self) -> None:
         self.folder.commit(
-            {
+            self._origin
+            | {
                 "round": self.round,
                 "model": self.server.model.round,
                 "selection": self.selection.to_json(),

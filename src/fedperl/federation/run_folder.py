@@ -85,6 +85,7 @@ class RunFolder:
             "client_states": self.client_states.to_json(),
             "models": self.models.to_json(),
             "ledger_lines": self.ledger.lines,
+            "ledger_tail": self.ledger.tail,
             "metrics_bytes": _size(self.metrics),
         }
         text = json.dumps(content, sort_keys=True)
@@ -119,7 +120,7 @@ class RunFolder:
             self.bank.restore(content["bank"])
             self.client_states.restore(content["client_states"])
             self.models.restore(content["models"])
-            self.ledger.open(content["ledger_lines"])
+            self.ledger.open(content["ledger_lines"], content["ledger_tail"])
             self._cut_metrics(content["metrics_bytes"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path}: cannot be used as a checkpoint: {error}") from None
@@ -142,6 +143,8 @@ class RunFolder:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def _cut_metrics(self, size: int) -> None:
+        if _size(self.metrics) < size:
+            raise RunError(f"{self.metrics}: {_size(self.metrics)} bytes; the checkpoint knows of {size}")
         if self.metrics.exists():
             os.truncate(self.metrics, size)
 

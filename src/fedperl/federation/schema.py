@@ -18,6 +18,8 @@ def find_fault(state: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> 
         found = state[name]
         if not isinstance(found, Tensor):
             return f"{name!r} is a {type(found).__name__}; wanted a tensor"
+        if found.layout != torch.strided or found.device.type != "cpu":
+            return f"tensor {name!r} is {found.layout} on {found.device}; wanted a dense tensor on the CPU"
         if found.shape != wanted.shape:
             return f"tensor {name!r} has shape {tuple(found.shape)}; wanted {tuple(wanted.shape)}"
         if found.dtype != wanted.dtype:

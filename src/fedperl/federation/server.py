@@ -10,7 +10,7 @@ from fedperl.config import config_hash
 from fedperl.errors import ConfigError
 from fedperl.federation.aggregate import fedavg
 from fedperl.federation.ledger import Ledger
-from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask, Update
+from fedperl.federation.messages import EvaluateTask, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.schema import find_fault
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings
@@ -112,19 +112,19 @@ class Server:
             self.ledger.append([self._release(round, [task])])
             yield task
 
-    def absorb(self, updates: Iterable[Update]) -> RoundSummary:
+    def absorb(self, updates: Iterable[Update | Failure]) -> RoundSummary:
         """Check, bank, profile and average what came back from the tasks of the last `plan`.
 
         A bad update is rejected, counted and named, and the round goes on with the rest; with fewer than `quorum` left
-        it is void: nothing is banked and the old global model stays.
+        it is void: nothing is banked (save without `peers.snapshot`) and the old global model stays.
         """
         summary, held = self._summary, dict[int, Update]()
         for update in updates:
-            summary.bytes_up += update.size()
             fault = self._find_fault(update, held)
-            if fault is not None:
-                summary.rejected[update.client] = fault
+            if fault is not None or isinstance(update, Failure):
+                summary.rejected[update.client] = fault or "it failed"
                 continue
+            summary.bytes_up += update.size()
             held[update.client] = update
             summary.numbers[update.client] = update.numbers
             if not self.config.peers.snapshot:
@@ -225,13 +225,15 @@ class Server:
 
     # Absorbing
 
-    def _find_fault(self, update: Update, held: dict[int, Update]) -> str | None:
+    def _find_fault(self, update: Update | Failure, held: dict[int, Update]) -> str | None:
         if update.run != self.run or update.round != self._summary.round:
             return f"it answers run {update.run}, round {update.round}; wanted {self.run}, round {self._summary.round}"
         if update.client not in self._summary.cohort:
             return f"client {update.client} has no task in this round"
         if update.client in held:
             return "a second update in one round"
+        if isinstance(update, Failure):
+            return f"it failed with {update.kind}"
         return find_fault(update.state, self.model.state)
 
     def _average(self, updates: list[Update]) -> None:
@@ -275,4 +277,5 @@ class Server:
             "rejected": {str(client): reason for client, reason in sorted(summary.rejected.items())},
             "void": summary.void,
             "bytes": summary.bytes_up,
+            "validated": {"global": self.model.round, "by": "every client"},
         }

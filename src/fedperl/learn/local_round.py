@@ -68,9 +68,10 @@ def local_round(
         torch.manual_seed(seed_for(seed, "network"))
         for batch in batches(data, settings, seed, unlabelled=objective.uses_unlabelled):
             losses = objective(net, batch)
-            optimizer.zero_grad(set_to_none=True)
-            losses.total.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            if losses.total.requires_grad:  # not where nothing is labelled and nothing was accepted
+                optimizer.zero_grad(set_to_none=True)
+                losses.total.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
             if average is not None:
                 _follow(average, net, settings.objective.ema_decay)
             for name, value in losses.numbers.items():
@@ -113,13 +114,18 @@ def batches(data: LocalImages, settings: LocalSettings, seed: int, *, unlabelled
             )
 
 
+def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
+    """Return the class weights of a client's own labels, on the CPU; None where classes are not weighted."""
+    if objective.class_weights == "none":
+        return None
+    return median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
+
+
 def _objective(
     data: LocalImages, settings: LocalSettings, peers: Sequence[nn.Module], teacher: nn.Module | None
 ) -> ObjectiveFunction:
-    weights = None
-    if settings.objective.class_weights == "median_frequency":
-        labels = data.labels[data.labelled].cpu()
-        weights = median_frequency(labels, data.classes, settings.objective.absent_class_weight).to(data.labels.device)
+    weights = client_weights(data, settings.objective)
+    weights = None if weights is None else weights.to(data.labels.device)
     if settings.objective.label_source != "current" and teacher is None:
         raise ValueError(f"label_source = {settings.objective.label_source!r} needs a teacher network")
     objective = build_objective(settings.objective, class_weights=weights, peers=peers, labeller=teacher)

@@ -17,9 +17,9 @@ def top_peers(similarity: npt.NDArray[np.float64], client: int, T: int) -> list[
     """
     if T < 0:
         raise ValueError(f"T = {T}; wanted 0 or more")
+    if not 0 <= client < len(similarity):
+        raise ValueError(f"client {client} is not among the {len(similarity)} clients of the similarity matrix")
     row = np.asarray(similarity[client] if similarity.ndim == 2 else similarity, dtype=np.float64)
-    if not 0 <= client < len(row):
-        raise ValueError(f"client {client} is not among the {len(row)} clients of the similarity matrix")
     order = np.argsort(-row, kind="stable")  # NaN sorts last
     others = (int(k) for k in order if k != client and np.isfinite(row[k]))
     return list(islice(others, T))

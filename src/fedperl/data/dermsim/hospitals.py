@@ -1,4 +1,4 @@
-"""The paper's ten clients and server, filled with drawn lesions: sizes, class mixes and missing classes (A.6)."""
+"""The paper's ten clients and server, filled with drawn lesions: sizes, class mixes and missing classes."""
 
 from dataclasses import dataclass
 
