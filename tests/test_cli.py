@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedperl.files import lock
 from tests.conftest import small_config, small_store
 
 FEDPERL = [sys.executable, "-m", "fedperl"]
@@ -68,6 +69,7 @@ def test_a_second_start_in_a_used_folder_is_refused(tmp_path: Path, config: Path
     fedperl("train", config, "--out", tmp_path / "a", "--quiet")
     assert "--resume" in fedperl("train", config, "--out", tmp_path / "a", ok=False).stderr
     assert fedperl("train", "--resume", "--out", tmp_path / "a", "--json").stdout
+    assert "holds no run" in fedperl("train", config, "--resume", "--out", tmp_path / "b", ok=False).stderr
 
 
 def wait_for_round(folder: Path, rounds: int, process: "subprocess.Popen[str]") -> None:
@@ -116,14 +118,7 @@ def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
     wait_for_round(out / "ssfl", 1, process)
     os.kill(process.pid, signal.SIGKILL)  # its workers notice and stop by themselves
     process.wait()
-    shown = ""
-    for _ in range(20):
-        again = subprocess.run([*FEDPERL, *arguments], capture_output=True, text=True, timeout=120)
-        if again.returncode == 0:
-            shown = again.stdout
-            break
-        assert "another process is training here" in again.stderr
-        time.sleep(0.5)
+    shown = fedperl(*arguments).stdout
     for name in ("Lower FedAvg", "SSFL", "FedPerl (T = 2, PA)", "Upper FedAvg", "Weighted F1 by client"):
         assert name in shown
     results = json.loads(fedperl(*arguments, "--json").stdout)
@@ -134,4 +129,6 @@ def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
         assert "which no demo made" in fedperl("demo", "--out", out, "--fresh", ok=False).stderr
         assert foreign.read_text() == "keep"
         foreign.unlink()
-    assert len(list(out.iterdir())) == 5
+    assert len(list(out.iterdir())) == 6
+    with lock(out / "lock"):
+        assert "another process is working here" in fedperl(*arguments, ok=False).stderr

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Torch is imported inside the commands that need it."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ console = Console(width=None if sys.stdout.isatty() else 130)
 
 def main() -> None:
     """Run the command line; an error a person can act on is one sentence and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without "±" still gets its table
     try:
         app()
     except (FedPerlError, OSError) as error:
@@ -113,6 +116,8 @@ def train(
     folder = out or Path("runs") / (loaded.name if loaded is not None else "run")
     if loaded is None:
         loaded = load_config(folder / "config.toml", settings or []) if settings else RunFolder(folder).read_config()
+    elif resume:
+        RunFolder(folder).read_config()  # refuses a folder without a run
     if loaded.privacy == "research" and not as_json:
         print("privacy = 'research': not for real patients; raw peers may reach other clients", file=sys.stderr)
     try:

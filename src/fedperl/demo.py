@@ -12,7 +12,7 @@ from fedperl.data.dermsim.hospitals import PAPER
 from fedperl.data.store import Store
 from fedperl.errors import RunError
 from fedperl.federation.run_folder import RunFolder
-from fedperl.files import TEMPORARY
+from fedperl.files import TEMPORARY, lock
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 from fedperl.training import open_store
@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": {"lr": 2e-3, "schedule": "cosine"},
 }
 
+LOCK = "lock"
 STORE_FILES = {"images.npy", "manifest.csv", "partition.json", "store.json"}
 RUN_FILES = {"config.toml", "metrics.jsonl", "state", "models", "results.json"}
 
@@ -55,10 +56,16 @@ def run_demo(
     """Train the four methods side by side and return their results by name; runs that are there are gone on with.
 
     Raises:
-        RunError: a folder holds a run with other settings.
+        RunError: a folder holds a run with other settings, or another demo is running there.
     """
-    if fresh and out.exists():
-        _remove(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with lock(out / LOCK):
+        if fresh:
+            _remove(out)
+        return _run_demo(out, seed, rounds, tick)
+
+
+def _run_demo(out: Path, seed: int, rounds: int | None, tick: Callable[[list[Job]], None]) -> dict[str, Any]:
     jobs = [Job(name, demo_config(method, seed, rounds), out / method) for name, method in METHODS.items()]
     store = _store(out / "data", jobs[0].config)
     # The longest first, so that no core waits at the end.
@@ -80,7 +87,7 @@ def _store(folder: Path, config: Config) -> Path:
 
 def _remove(out: Path) -> None:
     """Delete what a demo made, and nothing else: not a file of another kind, not a run that is being trained."""
-    _check_ours(out, {"data", *METHODS.values()})
+    _check_ours(out, {LOCK, "data", *METHODS.values()})
     _check_ours(out / "data", STORE_FILES)
     runs = [out / method for method in METHODS.values() if (out / method).exists()]
     for run in runs:

@@ -15,3 +15,7 @@ class DataError(FedPerlError):
 
 class RunError(FedPerlError):
     """A run folder cannot be started, resumed or read."""
+
+
+class BusyError(RunError):
+    """Another process is working in the folder."""

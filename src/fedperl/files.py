@@ -1,9 +1,13 @@
 """Files that are whole or absent: written aside, flushed to the disk, renamed into place, hashed."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 from pathlib import Path
+from typing import IO
+
+from fedperl.errors import BusyError
 
 TEMPORARY = ".tmp"
 PRIVATE = 0o600
@@ -37,6 +41,21 @@ def append_durably(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def lock(path: Path) -> IO[bytes]:
+    """Return a file that holds a lock until it is closed, or until the process ends in whatever way.
+
+    Raises:
+        BusyError: another process holds it.
+    """
+    file = path.open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise BusyError(f"{path.parent}: another process is working here") from None
+    return file
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,8 +10,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedperl.errors import FedPerlError, RunError
+from fedperl.errors import BusyError, FedPerlError, RunError
 from fedperl.settings import Config
+
+PATIENCE = 15  # seconds
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,14 @@ def _work(job: Job, store: Path | None, answer: Connection) -> None:
 
     try:
         images = None if store is None else Store.open(store)
-        train(job.config, job.out, resume=job.out.exists(), store=images, watchers=[stop_with_parent])
+        for wait in range(PATIENCE, -1, -1):
+            try:
+                train(job.config, job.out, resume=True, store=images, watchers=[stop_with_parent])
+                break
+            except BusyError:  # the worker of a killed parent stops after the round it is in
+                if not wait:
+                    raise
+                time.sleep(1.0)
     except (FedPerlError, OSError) as error:
         answer.send(str(error))
         raise SystemExit(1) from None

@@ -166,7 +166,7 @@ def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    with pytest.raises(RunError, match="another process is training here"):
+    with pytest.raises(RunError, match="another process is working here"):
         opened(tmp_path)
     first.close()
     opened(tmp_path).close()

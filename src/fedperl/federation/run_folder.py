@@ -1,6 +1,5 @@
 """A run's folder: configuration, metrics, checkpoint, models, results. At every moment it can be read and resumed."""
 
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -12,7 +11,7 @@ from fedperl.config import dump, load_config
 from fedperl.errors import ConfigError, RunError
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.state_files import StateFiles
-from fedperl.files import TEMPORARY, append_durably, digest, sync_folder, write_durably
+from fedperl.files import TEMPORARY, append_durably, digest, lock, sync_folder, write_durably
 from fedperl.learn.state import State
 from fedperl.settings import Config
 
@@ -36,10 +35,7 @@ class RunFolder:
         try:
             (self.path / "models").mkdir(parents=True, exist_ok=True)
             self.state.mkdir(exist_ok=True, mode=0o700)
-            self._lock = (self.state / "lock").open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{self.path}: another process is training here") from None
+            self._lock = lock(self.state / "lock")
         except OSError as error:
             raise RunError(f"{self.path}: cannot be used as a run folder: {error}") from None
         for leftover in self.path.rglob("*" + TEMPORARY):
