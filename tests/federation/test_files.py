@@ -148,6 +148,17 @@ def test_commit_and_restore(tmp_path: Path) -> None:
     assert again.read_metrics() == [{"round": 1}]
 
 
+def test_what_was_written_before_the_first_commit_is_removed(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    folder.models.put(0, 0, state(1.0))
+    folder.append_metrics({"round": 1})
+    folder.close()
+    again = opened(tmp_path)
+    assert again.restore() is None
+    assert not list(again.models.folder.iterdir())
+    assert again.read_metrics() == []
+
+
 def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     folder.restore()

@@ -156,6 +156,14 @@ def test_committees_are_the_most_similar_of_the_bank_at_the_start(tmp_path: Path
         assert torch.equal(task.peer.state["conv.weight"], mean["conv.weight"])
 
 
+def test_no_peer_in_warm_up_though_everyone_is_known(tmp_path: Path) -> None:
+    s = server(tmp_path, federation={"cohort": 6, "quorum": 6}, peers={"warmup": 3})
+    for r in range(1, 6):
+        tasks = list(s.plan(r))
+        assert all((task.peer is not None) == (r > 3) for task in tasks)
+        s.absorb(answer(task) for task in tasks)
+
+
 def test_no_peer_in_warm_up_or_with_few_profiles_or_for_a_newcomer(tmp_path: Path) -> None:
     s = server(tmp_path, clients=20, peers={"warmup": 3, "min_profiles": 4})
     for r in range(1, 4):
