@@ -22,9 +22,9 @@ class Ledger:
         self.path = path
         self.lines = 0
         self.tail = ""
-        """Hash of the last line that counts."""
-        self._tail = ""
-        self._ahead: list[str] = []
+        """Hash of the last line of the rounds so far."""
+        self._end = ""  # hash of the file's last line
+        self._ahead: list[str] = []  # lines of rounds that are being repeated
 
     def open(self, confirmed: int = 0, tail: str = "") -> None:
         """Read the file; lines after the first `confirmed` are those of rounds that will be repeated.
@@ -40,12 +40,12 @@ class Ledger:
             with self.path.open("r+b") as file:
                 file.truncate(len(whole))
         lines = whole.decode().splitlines()
-        self._tail = ""
+        self._end = ""
         for number, line in enumerate(lines, start=1):
-            if _parse(line, self.path, number)["previous"] != self._tail:
+            if _parse(line, self.path, number)["previous"] != self._end:
                 raise RunError(f"{self.path}, line {number}: does not follow the line before; the ledger was changed")
-            self._tail = digest(line.encode())
-            if number == confirmed and tail and self._tail != tail:
+            self._end = digest(line.encode())
+            if number == confirmed and tail and self._end != tail:
                 raise RunError(f"{self.path}, line {number}: not the line the checkpoint knows; the ledger was changed")
         if len(lines) < confirmed:
             raise RunError(f"{self.path}: {len(lines)} lines; the checkpoint knows of {confirmed}")
@@ -56,16 +56,15 @@ class Ledger:
         """Make the entries durable, except those that the file holds already at this place."""
         new = []
         for entry in entries:
-            if self._ahead and _parse(self._ahead[0], self.path, self.lines + 1)["entry"] == json.loads(
-                json.dumps(entry)
-            ):
+            as_read = json.loads(json.dumps(entry))
+            if self._ahead and _parse(self._ahead[0], self.path, self.lines + 1)["entry"] == as_read:
                 self.tail = digest(self._ahead.pop(0).encode())
                 self.lines += 1
                 continue
             self.lines += len(self._ahead)  # they happened, in a life that went another way
             self._ahead = []
-            line = json.dumps({"previous": self._tail, "entry": entry}, sort_keys=True)
-            self._tail = self.tail = digest(line.encode())
+            line = json.dumps({"previous": self._end, "entry": entry}, sort_keys=True)
+            self._end = self.tail = digest(line.encode())
             self.lines += 1
             new.append(line + "\n")
         if new:
