@@ -171,3 +171,14 @@ def test_contact_sheet_holds_every_class_and_style() -> None:
     assert sheet.height > len(CLASSES) * 16
     with pytest.raises(ValueError, match="columns must be at least 1, not 0"):
         contact_sheet(columns=0)
+
+
+def test_classes_cannot_be_read_from_single_pixels() -> None:
+    labels, lesions, shots, styles = _mixture(1200)
+    images = draw(labels, lesions, shots, styles, size=32, seed=5) / 255.0
+    scores = [
+        _probe(np.concatenate([images[:, :, i, j], images[:, :, i, j] ** 2], axis=1), labels)
+        for i in range(4, 32, 8)
+        for j in range(4, 32, 8)
+    ]
+    assert max(scores) < 0.4  # chance is 0.125
