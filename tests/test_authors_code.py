@@ -61,11 +61,8 @@ def test_profiles_similarity_and_peer_of_efficientnet(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     ledger.open()
     server = Server(CONFIG, [9] * 5, 2, initial, StateFiles(tmp_path / "bank", "c"), ledger, accuracy_and_loss)
-    updates = {}
-    for task in (tasks := server.plan(1)):
-        updates[task.client] = answer(task)
+    updates = {task.client: answer(task) for task in server.plan(1)}
     server.absorb(updates.values())
-    assert tasks is not None
     known = sorted(updates)
     expected = [naive_features(updates[k].state) for k in known]
     assert [len(features) for features in expected] == [624] * 4

@@ -25,7 +25,8 @@ METHODS = {
 }
 
 # A twenty-fifth of the paper's images, so that four runs fit two minutes on two cores. A client then has one labelled
-# image of its rarest classes, and median-frequency weights would make it count twentyfold: the demo goes without.
+# image of its rarest classes, and median-frequency weights would make it count up to 54 times a common one (Upper,
+# client 6): the demo goes without.
 SETTINGS: dict[str, Any] = {
     "threads": 1,
     "data": {"size": 32, "scale": 0.04},

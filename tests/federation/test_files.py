@@ -35,7 +35,8 @@ def test_states_come_back_and_only_the_newest_stays(tmp_path: Path) -> None:
     assert len(list(files.folder.iterdir())) == 3
     files.prune()
     assert len(list(files.folder.iterdir())) == 2
-    files.discard(4)
+    files.keep_only([3])
+    files.prune()
     assert 4 not in files.records
     assert len(list(files.folder.iterdir())) == 1
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in files.folder.iterdir())

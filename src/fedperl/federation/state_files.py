@@ -74,12 +74,6 @@ class StateFiles:
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
 
-    def discard(self, key: int) -> None:
-        """Forget a key and delete its file at once."""
-        record = self.records.pop(key, None)
-        if record is not None:
-            (self.folder / record.file).unlink(missing_ok=True)
-
     def keep_only(self, keys: Iterable[int]) -> None:
         """Forget every other key; `prune` deletes their files."""
         for key in self.records.keys() - set(keys):
