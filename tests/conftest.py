@@ -1,5 +1,8 @@
-"""Small things that many tests use: a drawn store of a few images, a short configuration."""
+"""Small things that many tests use: a drawn store of a few images, a short configuration, the real archives."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ import torch
 
 from fedperl.config import resolve
 from fedperl.data.manifest import Manifest
-from fedperl.data.partition import ClientPart, Partition
+from fedperl.data.partition import ClientPart, Partition, ServerPart
 from fedperl.data.store import Store
 from fedperl.settings import Config
 
@@ -28,7 +31,8 @@ def small_store(clients: int = 5, images: int = 24, size: int = 16, classes: int
     for number in range(clients):
         rows = np.arange(number * images, (number + 1) * images)
         parts.append(ClientPart("test", *np.split(rows, [images // 4, images // 2, 3 * images // 4])))
-    return Store(pixels, manifest, Partition(tuple(parts), np.arange(clients * images, n)), {"source": "test"})
+    server = ServerPart(validation=np.arange(clients * images, n))
+    return Store(pixels, manifest, Partition(tuple(parts), server), {"source": "test"})
 
 
 def small_config(**sections: Any) -> Config:
@@ -44,6 +48,17 @@ def small_config(**sections: Any) -> Config:
     for name, value in sections.items():
         table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) else value
     return resolve(table)
+
+
+@pytest.fixture(scope="session", name="published")
+def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real archives in their publishers' layouts, where a folder `shared` beside the checkout has them."""
+    unpack = Path(__file__).parents[2] / "shared" / "tools" / "unpack_data.py"
+    if not unpack.exists():
+        pytest.skip("the published data sets are not beside the checkout (their licences do not allow shipping them)")
+    out = tmp_path_factory.mktemp("published")
+    subprocess.run([sys.executable, unpack, out], check=True, stdout=subprocess.DEVNULL)
+    return out
 
 
 @pytest.fixture(name="store")

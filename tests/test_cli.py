@@ -52,6 +52,15 @@ def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
         (["train", "--resume", "--out", "nowhere"], "holds no run"),
         (["train", "--set", "data.source=nowhere", "--out", "x"], "not a store"),
         (["data", "show", "."], "not a store"),
+        (["data", "prepare", "nowhere", "--out", "x"], "nowhere: no such folder"),
+        (["data", "prepare", ".", "--out", "x"], "no data set that is known"),
+        (["data", "prepare", "isic2021=.", "--out", "x"], "kind 'isic2021' is not known"),
+        (["data", "audit", "nowhere.toml"], "no such file"),
+        (["weights", "import", "nowhere.pth"], "nowhere.pth: cannot be read"),
+        (["pretrain", "nowhere", "--out", "x.safetensors"], "not a store"),
+        (["evaluate", "nowhere", "--data", "dermsim"], "holds no run"),
+        (["train", "--set", "model.weights=nowhere", "--out", "x"], "nowhere: cannot be read"),
+        (["train", "--set", "model.weights=imagenet", "--out", "x"], "`fedperl weights import` makes it"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_2(
@@ -101,8 +110,9 @@ def test_ctrl_c_leaves_a_run_that_resumes(tmp_path: Path, config: Path) -> None:
 def test_data_show_and_methods(tmp_path: Path, config: Path) -> None:
     assert "MEL" in fedperl("data", "show").stdout
     assert "128 images of 16 px" in fedperl("data", "show", tmp_path / "store").stdout
-    parts = json.loads(fedperl("data", "show", config, "--json").stdout)
-    assert len(parts["clients"]) == 5
+    shown = json.loads(fedperl("data", "show", config, "--json").stdout)
+    assert list(shown["counts"]) == ["0", "1", "2", "3", "4", "server"]
+    assert sum(shown["counts"]["0"]["labelled"].values()) == 6
     fedperl("data", "show", "--sheet", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 10_000
     assert fedperl("methods").stdout.count("\n") == 4

@@ -14,11 +14,11 @@ from fedperl.data.partition import Partition
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.federation.client import Client, Workspace
+from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.state import state_of
 from fedperl.settings import Config
-from fedperl.training import _server_score
 from tests.conftest import small_config, small_store
 
 
@@ -294,8 +294,8 @@ def test_server_score_against_naive(store: Store) -> None:
     config = small_config(preset="authors_code")
     work = Workspace(config, 3)
     state = state_of(work.net)
-    accuracy, loss = _server_score(config, store, work)(state)
-    rows = store.partition.server
+    accuracy, loss = OwnImages(config, store, work).score(state)
+    rows = store.partition.server.rows()
     work.net.eval()
     with torch.no_grad():
         logits = work.net(torch.from_numpy(store.images[rows]).float() / 255)

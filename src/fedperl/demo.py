@@ -1,18 +1,18 @@
 """Ten synthetic hospitals: labelled images alone, SSFL, FedPerl, and all labels, on equal terms."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedperl.config import resolve
-from fedperl.data.dermsim.hospitals import PAPER
+from fedperl.data.partitions.paper import PAPER
 from fedperl.data.store import Store
 from fedperl.errors import RunError
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import TEMPORARY, lock
+from fedperl.machine import cores
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 from fedperl.training import open_store
@@ -37,8 +37,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 LOCK = "lock"
-STORE_FILES = {"images.npy", "manifest.csv", "partition.json", "store.json"}
-RUN_FILES = {"config.toml", "metrics.jsonl", "state", "models", "results.json"}
+STORE_FILES = {"images.npy", "manifest.csv", "partition.csv", "store.json"}
+RUN_FILES = {"config.toml", "partition.csv", "metrics.jsonl", "state", "models", "results.json"}
 
 SOURCES = [hospital.source for hospital in PAPER]
 
@@ -71,8 +71,7 @@ def _run_demo(out: Path, seed: int, rounds: int | None, tick: Callable[[list[Job
     store = _store(out / "data", jobs[0].config)
     # The longest first, so that no core waits at the end.
     order = sorted(jobs, key=lambda job: job.config.objective.kind == "supervised")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    run_jobs(order, workers=min(cores, len(jobs)), store=store, tick=lambda: tick(jobs))
+    run_jobs(order, workers=min(cores(), len(jobs)), store=store, tick=lambda: tick(jobs))
     return {job.name: json.loads((job.out / "results.json").read_text()) for job in jobs}
 
 

@@ -29,10 +29,61 @@ class Data(Section):
     """Draws images and splits; apart from the run's seed, so that seeds are compared on one data set."""
 
 
+class Partitioning(Section):
+    """Who holds which images of a store (docs/data.md)."""
+
+    kind: Literal[
+        "auto", "paper", "iid", "dirichlet", "site", "fedmatch_iid", "fedmatch_noniid", "fedmatch_streaming"
+    ] = "auto"
+    """auto: the store's own partition where it has one, otherwise the paper's ten clients."""
+    file: str = ""
+    """A partition file, used instead of `kind`."""
+    ham_in_isic19: Literal["share", "exclude", "overlap"] = "share"
+    """paper: ISIC 2019 contains HAM10000; each lesion to one of the two pools, all to HAM10000, or to both (a leak)."""
+    ham_share: Share = 2 / 3
+    """paper, share: the share of HAM10000's lesions that go to the ISIC 2019 clients."""
+    group_by: Literal["group", "image"] = "group"
+    """paper: keep lesions, patients and twins together, or split image by image as the paper did (a leak)."""
+    clients: Positive | None = None
+    """iid, dirichlet: 10; fedmatch: 100, 100 and 10."""
+    alpha: Annotated[float, Field(gt=0.0)] = 0.5
+    """dirichlet."""
+    shares: Annotated[tuple[Share, Share, Share, Share], Field(strict=False)] = (0.125, 0.375, 0.125, 0.375)
+    """iid, dirichlet, site: labelled, unlabelled, validation, test; the paper's proportions."""
+    server: Share = 0.03
+    """iid, dirichlet, site: share of the images that the server holds."""
+    labels_per_class: Positive = 5
+    """fedmatch: labels of each class at each client."""
+    official_test: bool = False
+    """fedmatch: test on the published test images instead of pooling all."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sum(self.shares) <= 0:
+            raise ValueError("shares are all 0; wanted the proportions of labelled, unlabelled, validation and test")
+        return self
+
+
+class Scenario(Section):
+    """Who has labels (paper, section 3.1; docs/scenarios.md)."""
+
+    labels: Literal["clients", "server", "few_clients"] = "clients"
+    """At every client; at the server only, which then trains in every round; at a few clients."""
+    labelled_clients: Annotated[tuple[int, ...], Field(strict=False)] = (1, 9)
+    """few_clients: those whose training images all have labels; the others have none."""
+    server_steps: Literal["auto"] | Positive = "auto"
+    """server: its optimiser steps a round; auto: one pass over its labelled images."""
+    server_validation: Share = 0.2
+    """server: the share of its images that validate, where the partition gives it none to train on."""
+
+
 class Model(Section):
     """The network."""
 
     net: Literal["efficientnet_b0", "resnet9", "small_cnn"] = "efficientnet_b0"
+    weights: str = "none"
+    """[30] what training starts from: `none` (drawn at random), `imagenet` (imported by `fedperl weights import`), or a
+    file of `fedperl pretrain`."""
     input_scale: Literal["unit", "imagenet"] = "unit"
     """[31] pixels in [0, 1], or normalised by ImageNet's statistics."""
 
@@ -115,6 +166,10 @@ class Federation(Section):
     batch: Annotated[int, Field(ge=2)] = 16
     weights: Literal["equal", "size"] = "equal"
     """[26] of the clients in the average."""
+    exclude: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Clients that take no part: the paper's rows without client 8."""
+    rounds_per_step: Positive = 10
+    """Where unlabelled images stream in: the rounds that each piece of them is there for."""
     quorum: Positive = 3
     """Accepted updates needed for a new global model; with fewer the round is void and the old model stays."""
 
@@ -155,6 +210,8 @@ class Config(Section):
     privacy: Literal["recommended", "research"] = "recommended"
     """`research` alone lets raw peers reach other clients."""
     data: Data = Data()
+    partition: Partitioning = Partitioning()
+    scenario: Scenario = Scenario()
     model: Model = Model()
     objective: Objective = Objective()
     peers: Peers = Peers()
@@ -200,6 +257,14 @@ class Config(Section):
             )
         if self.views.magnitude is not None and self.views.strong != "standard":
             raise ValueError("views.magnitude is for views.strong = 'standard'; 'fedperl' draws magnitudes at random")
+        if self.scenario.labels == "server" and (self.objective.kind, self.objective.labels) == (
+            "supervised",
+            "labelled",
+        ):
+            raise ValueError(
+                "scenario.labels = 'server' leaves the clients no labels, and objective.kind = 'supervised' trains on "
+                "nothing else; wanted kind = 'fixmatch' or objective.labels = 'all'"
+            )
         if self.objective.labels == "all" and self.objective.kind == "fixmatch":
             raise ValueError("objective.labels = 'all' leaves nothing unlabelled; wanted kind = 'supervised'")
         return self

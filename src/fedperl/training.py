@@ -1,6 +1,6 @@
 """One run from its configuration to its results: what `fedperl train` and `fedperl.train` do."""
 
-import os
+import json
 import re
 import time
 from collections.abc import Iterable
@@ -9,24 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from fedperl import __version__
 from fedperl.config import config_hash
 from fedperl.data.batches import auto_steps
 from fedperl.data.manifest import UNLABELLED
-from fedperl.data.store import Store
+from fedperl.data.partition import SERVER_PARTS, ClientPart, Partition
+from fedperl.data.partitions import deal
+from fedperl.data.scenarios import seen_by
+from fedperl.data.store import PARTITION, Store
 from fedperl.engines.local import LocalExchange
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import spread
 from fedperl.federation.client import Client, Workspace, client_of_store
 from fedperl.federation.ledger import peer_frequency
 from fedperl.federation.messages import EvaluateTask, GlobalModel
+from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Rounds, Watcher
 from fedperl.federation.run_folder import RunFolder
-from fedperl.federation.server import Score, Server
+from fedperl.federation.server import Server
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.learn.predict import predict
-from fedperl.learn.state import State, load_into, state_of
+from fedperl.files import digest
+from fedperl.learn.state import state_of
+from fedperl.learn.weights import load_backbone, resolve_weights
+from fedperl.machine import cores
 from fedperl.settings import Config
 
 Results = dict[str, Any]
@@ -70,37 +76,74 @@ def train(
 
 
 def open_store(config: Config) -> Store:
-    """Return the images that a configuration names: drawn for it, or those of a store's folder."""
+    """Return the images that a configuration names, drawn for it or from a store's folder, dealt as it says."""
     data = config.data
     if data.source == "dermsim":
         from fedperl.data.dermsim.hospitals import ten_hospitals
 
-        return ten_hospitals(size=data.size, scale=data.scale, seed=data.seed)
-    store = Store.open(Path(data.source))
-    if store.images.shape[-1] != data.size:
-        raise DataError(f"{data.source}: holds images of {store.images.shape[-1]} px; data.size = {data.size}")
-    return store
+        store = ten_hospitals(size=data.size, scale=data.scale, seed=data.seed)
+    else:
+        store = Store.open(Path(data.source))
+        if store.size != data.size:
+            raise DataError(f"{data.source}: holds images of {store.size} px; data.size = {data.size}")
+    return dealt(store, config)
+
+
+def dealt(store: Store, config: Config) -> Store:
+    """Return a store dealt to clients as a configuration says."""
+    data, dealing = config.data, config.partition
+    if dealing.file:
+        return store.dealt(Partition.read(Path(dealing.file), store.manifest))
+    if store.partition.clients and (dealing.kind == "auto" or (dealing.kind, data.source) == ("paper", "dermsim")):
+        return store
+    at_server = config.scenario.labels == "server"
+    return store.dealt(deal(store.manifest, dealing, seed=data.seed, labels_at_server=at_server))
 
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
+    store.partition.write(folder.path / PARTITION, store.manifest)
+    partition = store.partition.hash(store.manifest)
+    store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
     _check_trainable(config, store)
     work = Workspace(config, len(store.classes))
-    clients = [client_of_store(number, store, config, work) for number in range(len(store.partition.clients))]
+    origin = store.digest() + _load_weights(config, work)
+    clients = {number: client_of_store(number, store, config, work) for number in _members(config, store)}
+    own = OwnImages(config, store, work)
+    if config.profile.server_score and not own.parts:
+        raise ConfigError("profile.server_score = true: the partition gives the server no images")
     server = Server(
         config,
-        [len(c.training.labelled) + len(c.training.unlabelled) for c in clients],
-        _steps(config, store),
+        [_size(clients.get(number), config) for number in range(len(store.partition.clients))],
+        _steps(config, [store.partition.clients[number] for number in clients]),
         state_of(work.net),
         folder.bank,
         folder.ledger,
-        _server_score(config, store, work) if config.profile.server_score else None,
+        own.score if config.profile.server_score else None,
+        own.teach if config.scenario.labels == "server" else None,
+        [number for number, client in clients.items() if len(client.evaluation["validation"].labels)],
     )
-    rounds = Rounds(server, LocalExchange(clients, folder.client_states, watch), folder, watch, store.digest())
+    measures = config.scenario.labels == "server" or not server.evaluators
+    rounds = Rounds(
+        server,
+        LocalExchange(clients, folder.client_states, watch),
+        folder,
+        watch,
+        digest(origin.encode()),
+        own.measure if measures else lambda _: {},
+    )
     folder.write_config(config)
     rounds.restore()
     rounds.run(watchers)
-    results = _results(rounds, clients, store)
+    about = {
+        "net": config.model.net,
+        "input": config.model.input_scale,
+        "classes": json.dumps(store.classes),
+        "size": str(store.size),
+        "run": server.run,
+        "by": f"fedperl {__version__}",
+    }
+    results = _results(rounds, clients, own, about) | {"partition": partition, "classes": list(store.classes)}
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
     return results
@@ -108,17 +151,22 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
 
 def _settle(config: Config) -> Config:
     """Return the configuration with what depends on the machine filled in."""
-    if config.device != "cpu" and not re.fullmatch(r"cuda(:\d+)?", config.device):
-        raise ConfigError(f"device = {config.device!r}; wanted 'cpu', 'cuda' or 'cuda:N'")
-    number = int(config.device.partition(":")[2] or 0)
-    if config.device != "cpu" and number >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device = {config.device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices"
-        )
+    check_device(config.device)
     if config.threads == "auto":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        config = config.model_copy(update={"threads": cores})
+        config = config.model_copy(update={"threads": cores()})
     return config
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there.
+
+    Raises:
+        ConfigError: the name is no device, or the machine has fewer.
+    """
+    if device != "cpu" and not re.fullmatch(r"cuda(:\d+)?", device):
+        raise ConfigError(f"device = {device!r}; wanted 'cpu', 'cuda' or 'cuda:N'")
+    if device != "cpu" and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device = {device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices")
 
 
 def _check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
@@ -131,95 +179,122 @@ def _check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
         raise RunError(f"{folder.path}: its run was started with other settings in {', '.join(differing)}")
 
 
+def _members(config: Config, store: Store) -> list[int]:
+    """Return the clients that take part."""
+    every = range(len(store.partition.clients))
+    strangers = [number for number in config.federation.exclude if number not in every]
+    if strangers:
+        raise ConfigError(f"federation.exclude names client {strangers[0]}; there are clients 0 to {len(every) - 1}")
+    return [number for number in every if number not in config.federation.exclude]
+
+
 def _check_trainable(config: Config, store: Store) -> None:
     """Refuse, before the first round, images that some later step could not use."""
-    truth = ["labelled", "validation", "test"] + (["unlabelled"] if config.objective.labels == "all" else [])
-    places = [
-        (f"client {number}, {part}", getattr(client, part))
-        for number, client in enumerate(store.partition.clients)
-        for part in truth
-    ]
-    if config.profile.server_score:
-        places.append(("the server", store.partition.server))
+    parts = [(number, store.partition.clients[number]) for number in _members(config, store)]
+    server = store.partition.server
+    every = config.objective.labels == "all"
+    truth = ("labelled", "validation", "test", *(["unlabelled"] if every else []))
+    places = [(f"client {number}, {part}", getattr(client, part)) for number, client in parts for part in truth]
+    places += [(f"the server, {part}", getattr(server, part)) for part in SERVER_PARTS]
     for name, rows in places:
         missing = rows[store.manifest.label[rows] == UNLABELLED]
         if len(missing):
             raise DataError(f"{name}: image {str(store.manifest.image[missing[0]])!r} has no label; wanted one")
-    for number, client in enumerate(store.partition.clients):
+    hint = " (a larger data.scale gives more)" if config.data.source == "dermsim" else ""
+    for part in ("validation", "test"):
+        without = [number for number, client in parts if not len(getattr(client, part))]
+        if without and (len(without) < len(parts) or not len(getattr(server, part))):
+            raise DataError(
+                f"client {without[0]} has no {part} images for method {config.method!r}; wanted at least one at every "
+                f"client, or at none and at the server{hint}"
+            )
+    few = config.scenario.labels == "few_clients"  # those without labels then sit out a supervised method
+    for number, client in parts:
         useful = len(client.labelled)
-        if config.objective.kind != "supervised" or config.objective.labels == "all":
+        if config.objective.kind != "supervised" or every:
             useful += len(client.unlabelled)
-        for part, count in (("training", useful), ("validation", len(client.validation)), ("test", len(client.test))):
-            if not count:
-                raise DataError(
-                    f"client {number} has no {part} images for method {config.method!r}; wanted at least one"
-                    + (" (a larger data.scale gives more)" if config.data.source == "dermsim" else "")
-                )
+        if not useful and not few:
+            raise DataError(
+                f"client {number} has no training images for method {config.method!r}; wanted at least one{hint}"
+            )
 
 
-def _steps(config: Config, store: Store) -> int:
+def _size(client: Client | None, config: Config) -> int:
+    """Return how many images a client can train on."""
+    if client is None:
+        return 0
+    unlabelled = 0 if config.objective.kind == "supervised" else len(client.training.unlabelled)
+    return len(client.training.labelled) + unlabelled
+
+
+def _steps(config: Config, clients: list[ClientPart]) -> int:
     if config.federation.steps != "auto_min":
         return config.federation.steps
-    return auto_steps((len(client.unlabelled) for client in store.partition.clients), config.federation.batch)
+    return auto_steps((client.unlabelled_at_once() for client in clients), config.federation.batch)
 
 
-def _server_score(config: Config, store: Store, work: Workspace) -> Score:
-    """Return a function that gives a model's accuracy and loss on the server's own images."""
-    rows = store.partition.server
-    if not len(rows):
-        raise ConfigError("profile.server_score = true: the partition gives the server no images")
-    images = torch.from_numpy(store.images[rows]).to(config.device)
-    labels = torch.from_numpy(store.manifest.label[rows]).to(config.device)
-
-    def score(state: State) -> tuple[float, float]:
-        load_into(work.net, state)
-        probabilities = predict(work.net, images)
-        accuracy = (probabilities.argmax(1) == labels).float().mean()
-        return float(accuracy), float(F.nll_loss(probabilities.clamp_min(1e-12).log(), labels))
-
-    return score
+def _load_weights(config: Config, work: Workspace) -> str:
+    """Put the starting weights into the network and return their hash; nothing where they are drawn."""
+    path = resolve_weights(config.model.weights)
+    return "" if path is None else load_backbone(work.net, path, config.model.net)
 
 
-def _results(rounds: Rounds, clients: list[Client], store: Store) -> Results:
-    """Test the reported models on every client and put all final numbers together."""
+def _results(rounds: Rounds, clients: dict[int, Client], own: OwnImages, about: dict[str, str]) -> Results:
+    """Test the reported models on every client and on the server's test images, and put all final numbers together."""
     server, folder = rounds.server, rounds.folder
     best, last = rounds.selection.best, server.model.round
-    per_client = {client.number: best.get(str(client.number), (0.0, last))[1] for client in clients}
-    wanted = {
-        "last": dict.fromkeys(per_client, last),
-        "global_best": dict.fromkeys(per_client, best.get("global", (0.0, last))[1]),
-        "per_client_best": per_client,
-    }
-    tested: dict[tuple[int, int], dict[str, float]] = {}
+    holders = [number for number, client in clients.items() if len(client.evaluation["test"].labels)]
+    testers: list[int | None] = [*holders] if "test" not in own.parts else [*holders, None]
+    wanted: dict[str, dict[int | None, int]] = {"last": dict.fromkeys(testers, last)}
+    for name, key in (("global_best", "global"), ("server_best", "server")):
+        if key in best:
+            wanted[name] = dict.fromkeys(testers, best[key][1])
+    if holders and server.evaluators:
+        wanted["per_client_best"] = {number: best[str(number)][1] for number in holders}
+    tested: dict[tuple[int, int | None], dict[str, float]] = {}
     for round in sorted({made for choice in wanted.values() for made in choice.values()}):
         model = GlobalModel(round, folder.models.get(round))
         for name, choice in wanted.items():
             if name != "per_client_best" and set(choice.values()) == {round}:
-                folder.write_model(name, model.state)
-        for client in clients:
-            if any(choice[client.number] == round for choice in wanted.values()):
-                task = EvaluateTask(server.run, round, client.number, model, "test")
-                tested[(round, client.number)] = client.evaluate(task).numbers
-            if per_client[client.number] == round:
-                folder.write_model(f"client_{client.number}_best", model.state)
+                folder.write_model(name, model.state, about | {"round": str(round)})
+        for tester in testers:
+            if any(choice.get(tester) == round for choice in wanted.values()):
+                if tester is None:
+                    tested[(round, tester)] = own.evaluate(model.state, "test")
+                else:
+                    task = EvaluateTask(server.run, round, tester, model, "test")
+                    tested[(round, tester)] = clients[tester].evaluate(task).numbers
+            if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
+                folder.write_model(f"client_{tester}_best", model.state, about | {"round": str(round)})
     frequency = peer_frequency(folder.ledger.entries())
     return {
         "config": config_hash(server.config),
-        "partition": store.partition.hash,
         "method": server.config.method,
+        "scenario": server.config.scenario.labels,
         "seed": server.config.seed,
         "rounds": server.config.federation.rounds,
         "test": {
-            name: {str(c): {"round": r} | tested[(r, c)] for c, r in choice.items()} for name, choice in wanted.items()
+            name: {_name(c): {"round": r} | tested[(r, c)] for c, r in choice.items()}
+            for name, choice in wanted.items()
         },
-        "over_clients": {name: _over_clients([tested[(r, c)] for c, r in m.items()]) for name, m in wanted.items()},
+        "over_clients": {name: _over_clients(choice, tested) for name, choice in wanted.items()},
+        "local": own.local_accuracy(server) if own.streams and "test" in own.parts else {},
         "peer_frequency": {str(m): {str(k): n for k, n in row.items()} for m, row in sorted(frequency.items())},
         "totals": dict(sorted(rounds.totals.items())),
         "seconds": _seconds(folder),
     }
 
 
-def _over_clients(numbers: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+def _name(tester: int | None) -> str:
+    return "server" if tester is None else str(tester)
+
+
+def _over_clients(
+    choice: dict[int | None, int], tested: dict[tuple[int, int | None], dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Return each number over the clients; over the server's test images where no client has any."""
+    clients = [tested[(r, c)] for c, r in choice.items() if c is not None]
+    numbers = clients or [tested[(r, c)] for c, r in choice.items()]
     return {key: asdict(spread([n[key] for n in numbers])) for key in numbers[0] if key != "images"}
 
 

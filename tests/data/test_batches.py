@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.data.batches import auto_steps, draw_indices
-from fedperl.data.dermsim.hospitals import PAPER
+from fedperl.data.partitions.paper import PAPER
 
 
 def test_the_papers_split_gives_26_steps() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -6,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedperl.data.dermsim.hospitals import PAPER, ten_hospitals
+from fedperl.data.dermsim.hospitals import ten_hospitals
 from fedperl.data.manifest import Manifest
-from fedperl.data.partition import PARTS, Partition, split_by_group
+from fedperl.data.partition import PARTS, Partition, ServerPart, split_by_group
+from fedperl.data.partitions.paper import PAPER
 from fedperl.data.store import Store
 from fedperl.errors import DataError
 from tests.conftest import small_store
@@ -51,18 +53,46 @@ def test_ten_hospitals_are_the_papers() -> None:
     assert set(store.manifest.source[store.partition.clients[8].rows()]) == {"PAD-UFES"}
     assert len(np.unique(store.manifest.group)) < len(store.manifest)  # some lesions have several photographs
     again = ten_hospitals(size=16, scale=0.04, seed=3)
-    assert again.partition.hash == store.partition.hash
+    assert again.digest() == store.digest()
     assert (again.images == store.images).all()
-    assert ten_hospitals(size=16, scale=0.04, seed=4).partition.hash != store.partition.hash
+    assert ten_hospitals(size=16, scale=0.04, seed=4).digest() != store.digest()
 
 
 def test_partition_file_round_trip(tmp_path: Path) -> None:
-    partition = small_store().partition
-    partition.write(tmp_path / "p.json")
-    assert Partition.read(tmp_path / "p.json").hash == partition.hash
-    (tmp_path / "p.json").write_text('{"clients": 3}')
-    with pytest.raises(DataError, match=r"p\.json: cannot be read as a partition"):
-        Partition.read(tmp_path / "p.json")
+    store = small_store()
+    first = store.partition.clients[0]
+    streams = dataclasses.replace(first, step=np.arange(len(first.unlabelled)) // 2)
+    server = ServerPart(*np.array_split(store.partition.server.rows(), 3))
+    partition = Partition((streams, *store.partition.clients[1:]), server, {"kind": "test"}, straddles=True)
+    file = tmp_path / "p.csv"
+    partition.write(file, store.manifest)
+    again = Partition.read(file, store.manifest)
+    assert again.hash(store.manifest) == partition.hash(store.manifest)
+    assert again.made == {"kind": "test"}
+    assert again.straddles
+    assert (again.clients[0].step == streams.step).all()
+    for name, rows in partition.places():
+        assert (dict(again.places())[name] == rows).all()
+    line = f"0,labelled,,test,{store.manifest.image[first.labelled[0]]}"
+    assert line in file.read_text().splitlines()  # by name: the same file serves a store of another size
+
+
+def test_bad_partition_files_are_refused(tmp_path: Path) -> None:
+    store, file = small_store(), tmp_path / "p.csv"
+    store.partition.write(file, store.manifest)
+    good = file.read_text()
+    for bad, message in (
+        ('{"clients": 3}', r"p\.csv: cannot be read as a partition"),
+        (good.replace("image_0\n", "image_x\n"), r"p\.csv, line \d+: no image 'image_x' of 'test' in the store"),
+        (good.replace("0,labelled", "7,labelled"), r"holder '7', part 'labelled'; there are 5 clients"),
+        (good.replace("0,labelled", "0,secret"), r"holder '0', part 'secret'"),
+        (good + "0,labelled\n", r"p\.csv, line \d+: wanted the columns"),
+    ):
+        file.write_text(bad)
+        with pytest.raises(DataError, match=message):
+            Partition.read(file, store.manifest)
+    with pytest.raises(DataError, match="cannot be read as a partition"):
+        Partition.read(tmp_path / "none.csv", store.manifest)
 
 
 def test_leaks_are_refused() -> None:
@@ -71,8 +101,9 @@ def test_leaks_are_refused() -> None:
     groups[store.partition.clients[0].test[0]] = groups[store.partition.clients[0].labelled[0]]
     with pytest.raises(DataError, match="on both sides of a split, client 0, labelled and client 0, test"):
         store.partition.check(groups)
-    twice = Partition(store.partition.clients, store.partition.clients[0].test[:1])
-    with pytest.raises(DataError, match="is dealt to the server and to client 0, test"):
+    dataclasses.replace(store.partition, straddles=True).check(groups)
+    twice = Partition(store.partition.clients, ServerPart(validation=store.partition.clients[0].test[:1]))
+    with pytest.raises(DataError, match="is dealt to the server, validation and to client 0, test"):
         twice.check(store.manifest.group)
     with pytest.raises(DataError, match="the manifest has 3 rows"):
         store.partition.check(store.manifest.group[:3])
@@ -85,7 +116,7 @@ def test_store_round_trip_is_mapped(tmp_path: Path) -> None:
     assert isinstance(opened.images, np.memmap)
     assert (opened.images == store.images).all()
     assert (opened.manifest.label == store.manifest.label).all()
-    assert opened.partition.hash == store.partition.hash
+    assert opened.digest() == store.digest()
     (tmp_path / "s" / "store.json").unlink()
     with pytest.raises(DataError, match=r"not a store, store\.json is missing"):
         Store.open(tmp_path / "s")
@@ -100,7 +131,7 @@ def test_bad_manifests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="missing: \\['group', 'source'\\]"):
         Manifest.read(file, ("A", "B"))
     file.write_text("image,label,group,source\na,A,g,s\na,,g,s\n")
-    with pytest.raises(DataError, match="'a' is listed 2 times"):
+    with pytest.raises(DataError, match="s lists image 'a' more than once"):
         Manifest.read(file, ("A", "B"))
     names = np.array(["a"])
     for label in (-100, 2):

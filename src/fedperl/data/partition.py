@@ -1,22 +1,30 @@
 """Who holds which images, and for what: a file that can be read, diffed and used again."""
 
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fedperl.data.manifest import Indices
+from fedperl.data.manifest import Indices, Manifest
 from fedperl.errors import DataError
 from fedperl.files import write_durably
 
 Part = Literal["labelled", "unlabelled", "validation", "test"]
 PARTS: tuple[Part, ...] = ("labelled", "unlabelled", "validation", "test")
+SERVER_PARTS: tuple[Part, ...] = ("labelled", "validation", "test")
+COLUMNS = ("holder", "part", "step", "source", "image")
+
+
+def no_rows() -> Indices:
+    """Return an empty list of rows."""
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,16 @@ class ClientPart:
     unlabelled: Indices
     validation: Indices
     test: Indices
+    step: Indices = field(default_factory=no_rows)
+    """When each unlabelled row arrives, counted from 0, where they stream in; empty: all are there from the start."""
+
+    def __post_init__(self) -> None:
+        if len(self.step) not in (0, len(self.unlabelled)):
+            raise DataError(f"partition: {len(self.step)} steps for {len(self.unlabelled)} unlabelled rows")
+
+    def unlabelled_at_once(self) -> int:
+        """Return how many unlabelled images are there at a time, at least."""
+        return int(np.bincount(self.step).min()) if len(self.step) else len(self.unlabelled)
 
     def rows(self) -> Indices:
         """Return every row of the client."""
@@ -38,48 +56,117 @@ class ClientPart:
 
 
 @dataclass(frozen=True)
+class ServerPart:
+    """The rows that the server holds itself: to train on, to choose a model by, to test it on."""
+
+    labelled: Indices = field(default_factory=no_rows)
+    validation: Indices = field(default_factory=no_rows)
+    test: Indices = field(default_factory=no_rows)
+
+    def rows(self) -> Indices:
+        """Return every row of the server."""
+        return np.concatenate([getattr(self, part) for part in SERVER_PARTS])
+
+    def __len__(self) -> int:
+        return sum(len(getattr(self, part)) for part in SERVER_PARTS)
+
+
+@dataclass(frozen=True)
 class Partition:
-    """All clients and the server's own images."""
+    """All clients, the server's own images, and how they were dealt."""
 
-    clients: tuple[ClientPart, ...]
-    server: Indices
+    clients: tuple[ClientPart, ...] = ()
+    server: ServerPart = field(default_factory=ServerPart)
+    made: Mapping[str, Any] = field(default_factory=dict)
+    straddles: bool = False
+    """Made with groups on both sides of a split, on purpose: to measure what the paper's leak is worth."""
 
-    @cached_property
-    def hash(self) -> str:
-        """Digest of who holds what; written into every run folder."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def to_json(self) -> str:
-        """Return the partition as text, one client and part a line."""
-        lines = [
-            f'  {{"client": {number}, "source": {json.dumps(client.source)},\n'
-            + ",\n".join(f'   "{part}": {json.dumps(getattr(client, part).tolist())}' for part in PARTS)
-            + "}"
+    def places(self) -> list[tuple[str, Indices]]:
+        """Return the name and the rows of every part of every holder."""
+        return [(f"the server, {part}", getattr(self.server, part)) for part in SERVER_PARTS] + [
+            (f"client {number}, {part}", getattr(client, part))
             for number, client in enumerate(self.clients)
+            for part in PARTS
         ]
-        return f'{{"server": {json.dumps(self.server.tolist())},\n "clients": [\n' + ",\n".join(lines) + "\n]}\n"
 
-    def write(self, path: Path) -> None:
-        """Write the partition as JSON."""
-        write_durably(path, self.to_json().encode(), mode=0o644)
+    def to_csv(self, manifest: Manifest) -> str:
+        """Return the partition as text: a comment with how it was made, then one line an image, by name."""
+        about = {
+            "made": dict(self.made),
+            "straddles": self.straddles,
+            "clients": [client.source for client in self.clients],
+        }
+        text = io.StringIO()
+        text.write(f"# {json.dumps(about)}\n")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        keys = manifest.names()
+        for part in SERVER_PARTS:
+            writer.writerows(("server", part, "", *keys[row]) for row in getattr(self.server, part).tolist())
+        for number, client in enumerate(self.clients):
+            for part in PARTS:
+                rows = getattr(client, part).tolist()
+                steps = client.step.tolist() if part == "unlabelled" and len(client.step) else [""] * len(rows)
+                lines = zip(rows, steps, strict=True)
+                writer.writerows((number, part, step, *keys[row]) for row, step in lines)
+        return text.getvalue()
+
+    def hash(self, manifest: Manifest) -> str:
+        """Return the digest of who holds what; written into every run folder."""
+        return hashlib.sha256(self.to_csv(manifest).encode()).hexdigest()
+
+    def write(self, path: Path, manifest: Manifest) -> None:
+        """Write the partition as a csv file that can be read, compared line by line and used again."""
+        write_durably(path, self.to_csv(manifest).encode(), mode=0o644)
 
     @staticmethod
-    def read(path: Path) -> "Partition":
-        """Return the partition of a JSON file.
+    def read(path: Path, manifest: Manifest) -> "Partition":
+        """Return the partition of a csv file, its images found by name in the manifest.
 
         Raises:
-            DataError: the file is missing, is no partition, or gives one image to two places.
+            DataError: the file is missing, is no partition, or names an image that the manifest does not have.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+            about = json.loads(first.removeprefix("#"))
+            lines = list(csv.DictReader(io.StringIO(rest)))
+            sources = [str(source) for source in about["clients"]]
+            rows = {key: row for row, key in enumerate(manifest.names())}
+            held: dict[tuple[str, str], list[int]] = {}
+            steps: dict[str, list[int]] = {}
+            for number, line in enumerate(lines, start=3):
+                if None in line or None in line.values() or set(line) != set(COLUMNS):
+                    raise DataError(f"{path}, line {number}: wanted the columns {', '.join(COLUMNS)}")
+                key = (line["source"], line["image"])
+                if key not in rows:
+                    raise DataError(f"{path}, line {number}: no image {key[1]!r} of {key[0]!r} in the store")
+                held.setdefault((line["holder"], line["part"]), []).append(rows[key])
+                if line["step"]:
+                    steps.setdefault(line["holder"], []).append(int(line["step"]))
+            known = {(str(c), part) for c in range(len(sources)) for part in PARTS}
+            known |= {("server", part) for part in SERVER_PARTS}
+            for holder, part in held:
+                if (holder, part) not in known:
+                    raise DataError(f"{path}: holder {holder!r}, part {part!r}; there are {len(sources)} clients")
+
+            def of(holder: str, part: str) -> Indices:
+                return np.array(held.get((holder, part), []), dtype=np.int64)
+
             clients = tuple(
-                ClientPart(str(c["source"]), *(np.array(c[part], dtype=np.int64) for part in PARTS))
-                for c in content["clients"]
+                ClientPart(
+                    source,
+                    of(str(c), "labelled"),
+                    of(str(c), "unlabelled"),
+                    of(str(c), "validation"),
+                    of(str(c), "test"),
+                    np.array(steps.get(str(c), []), dtype=np.int64),
+                )
+                for c, source in enumerate(sources)
             )
-            partition = Partition(clients, np.array(content["server"], dtype=np.int64))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            server = ServerPart(*(of("server", part) for part in SERVER_PARTS))
+            return Partition(clients, server, dict(about["made"]), bool(about["straddles"]))
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             raise DataError(f"{path}: cannot be read as a partition: {error!r}") from None
-        return partition
 
     def check(self, groups: npt.NDArray[np.str_]) -> None:
         """Refuse a partition whose rows are not in the manifest, are dealt twice, or split a group over two uses.
@@ -89,19 +176,14 @@ class Partition:
         """
         place: dict[int, str] = {}
         group_place: dict[str, str] = {}
-        places = [("the server", self.server)] + [
-            (f"client {number}, {part}", getattr(client, part))
-            for number, client in enumerate(self.clients)
-            for part in PARTS
-        ]
-        for name, rows in places:
+        for name, rows in self.places():
             for row in rows.tolist():
                 if not 0 <= row < len(groups):
                     raise DataError(f"partition: {name} holds row {row}; the manifest has {len(groups)} rows")
                 if row in place:
                     raise DataError(f"partition: row {row} is dealt to {place[row]} and to {name}")
                 place[row] = name
-                if group_place.setdefault(str(groups[row]), name) != name:
+                if group_place.setdefault(str(groups[row]), name) != name and not self.straddles:
                     raise DataError(
                         f"partition: group {str(groups[row])!r} is on both sides of a split, "
                         f"{group_place[str(groups[row])]} and {name}"

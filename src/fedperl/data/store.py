@@ -1,79 +1,123 @@
-"""A store: all images as one uint8 array, in memory or mapped from disk, with manifest and partition."""
+"""A store: all images as one uint8 array, in memory or mapped from disk, with manifest and partition.
+
+On disk it is a folder. The images are either packed (`images.bin`, each one encoded, as `fedperl data prepare` writes
+them: small enough to be carried) or plain (`images.npy`, mapped: nothing to decode).
+"""
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedperl.data.manifest import Manifest
+from fedperl.data.manifest import Indices, Manifest
+from fedperl.data.packed import unpack
 from fedperl.data.partition import Partition
 from fedperl.errors import DataError
 from fedperl.files import write_durably
 
 Images = npt.NDArray[np.uint8]
 
+FORMAT = 2
+ABOUT, MANIFEST, PARTITION, PLAIN = "store.json", "manifest.csv", "partition.csv", "images.npy"
+
 
 @dataclass(frozen=True)
 class Store:
-    """Images (n, 3, size, size) in the manifest's order, and how they were made."""
+    """Images (m, 3, size, size), the rows that point to them, who holds which, and how all this was made."""
 
     images: Images
     manifest: Manifest
-    partition: Partition
-    made: dict[str, Any]
+    partition: Partition = field(default_factory=Partition)
+    made: dict[str, Any] = field(default_factory=dict)
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of their indices."""
         return self.manifest.classes
 
+    @property
+    def size(self) -> int:
+        """Pixels along an edge."""
+        return int(self.images.shape[-1])
+
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.shape[1] != 3 or self.images.dtype != np.uint8:
             raise DataError(
                 f"store: images are {self.images.dtype} {self.images.shape}; wanted uint8 (n, 3, size, size)"
             )
-        if len(self.images) != len(self.manifest):
-            raise DataError(f"store: {len(self.images)} images but {len(self.manifest)} rows in the manifest")
+        pixels = self.manifest.pixels
+        if len(pixels) and not (pixels.min() >= 0 and pixels.max() < len(self.images)):
+            raise DataError(
+                f"store: {len(self.images)} images, but the manifest points to {pixels.min()} ... {pixels.max()}"
+            )
         self.partition.check(self.manifest.group)
+
+    def pixels(self, rows: Indices) -> Images:
+        """Return a copy of the images of the given rows, (n, 3, size, size)."""
+        return np.ascontiguousarray(self.images[self.manifest.pixels[rows]])
+
+    def dealt(self, partition: Partition) -> "Store":
+        """Return the same images with another partition."""
+        return replace(self, partition=partition)
 
     def digest(self) -> str:
         """Return a hash of names, labels, partition and of up to 64 images: another store is noticed, at any size."""
-        found = hashlib.sha256(self.partition.hash.encode())
+        found = hashlib.sha256(self.partition.hash(self.manifest).encode())
         found.update("\0".join(self.manifest.image).encode() + self.manifest.label.tobytes())
-        found.update(str(self.images.shape).encode())
+        found.update(self.manifest.pixels.tobytes() + str(self.images.shape).encode())
         for row in np.linspace(0, len(self.images) - 1, min(64, len(self.images)), dtype=np.int64):
             found.update(self.images[row].tobytes())
         return found.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write the store into a folder, `store.json` last: a folder without it is not a store."""
+        """Write the store into a folder as plain images, `store.json` last: a folder without it is not a store."""
         folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / "images.npy", self.images)
-        self.manifest.write(folder / "manifest.csv")
-        self.partition.write(folder / "partition.json")
-        about = {"format": 1, "classes": list(self.classes), "made": self.made}
-        write_durably(folder / "store.json", (json.dumps(about, indent=1) + "\n").encode(), mode=0o644)
+        np.save(folder / PLAIN, self.images)
+        self.manifest.write(folder / MANIFEST)
+        self.partition.write(folder / PARTITION, self.manifest)
+        write_about(folder, self.classes, self.made)
 
     @staticmethod
     def open(folder: Path) -> "Store":
-        """Return the store of a folder; the images stay on disk and are mapped.
+        """Return the store of a folder: packed images are decoded by all cores, plain ones stay on disk, mapped.
 
         Raises:
             DataError: the folder holds no store, or one that contradicts itself.
         """
+        classes, made = read_about(folder)
+        manifest = Manifest.read(folder / MANIFEST, classes)
         try:
-            about = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-            classes = tuple(str(name) for name in about["classes"])
-            images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
-            made = dict(about["made"])
-        except FileNotFoundError as error:
-            raise DataError(f"{folder}: not a store, {Path(str(error.filename)).name} is missing") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder}: cannot be read as a store: {error!r}") from None
-        return Store(
-            images, Manifest.read(folder / "manifest.csv", classes), Partition.read(folder / "partition.json"), made
-        )
+            plain = (folder / PLAIN).exists()
+            images = np.load(folder / PLAIN, mmap_mode="r", allow_pickle=False) if plain else unpack(folder)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{folder}: its images cannot be read: {error!r}") from None
+        dealt = (folder / PARTITION).exists()
+        partition = Partition.read(folder / PARTITION, manifest) if dealt else Partition()
+        return Store(images, manifest, partition, made)
+
+
+def write_about(folder: Path, classes: tuple[str, ...], made: dict[str, Any]) -> None:
+    """Write `store.json`, which makes a folder a store."""
+    about = {"format": FORMAT, "classes": list(classes), "made": made}
+    write_durably(folder / ABOUT, (json.dumps(about, indent=1) + "\n").encode(), mode=0o644)
+
+
+def read_about(folder: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return a store's classes and how it was made.
+
+    Raises:
+        DataError: the folder holds no store, or one of another format.
+    """
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise DataError(f"{folder}: a store of format {about['format']!r}; this version reads {FORMAT}")
+        return tuple(str(name) for name in about["classes"]), dict(about["made"])
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{folder}: not a store, {ABOUT} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}: cannot be read as a store: {error!r}") from None

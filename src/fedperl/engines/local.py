@@ -1,7 +1,7 @@
 """The local engine: every client in this process, one after the other."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fedperl.federation.client import Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 class LocalExchange:
     """Hands each task to its client at once; the clients' own state is kept in their files."""
 
-    def __init__(self, clients: list[Client], states: StateFiles, watch: Stopwatch) -> None:
+    def __init__(self, clients: Mapping[int, Client], states: StateFiles, watch: Stopwatch) -> None:
         self.clients, self.states, self.watch = clients, states, watch
 
     def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update | Failure]:

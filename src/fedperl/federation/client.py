@@ -1,6 +1,6 @@
 """The client's side of a round: train on its own images, evaluate on its own images, send what is allowed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -67,10 +67,18 @@ class Client:
         evaluation: dict[str, EvaluationImages],
         work: Workspace,
         class_weights: Tensor | None = None,
+        step: Tensor | None = None,
+        rounds_per_step: int = 1,
     ) -> None:
-        """Hold the images; `class_weights` are those of its labelled ones, and weigh its evaluation loss too."""
+        """Hold the images.
+
+        Args:
+            class_weights: of its labelled images; they weigh its evaluation loss too.
+            step: when each unlabelled image arrives, where they stream in; each piece stays `rounds_per_step` rounds.
+        """
         self.number = number
         self.class_weights = class_weights
+        self._step, self._rounds_per_step = step, rounds_per_step
         self.training = training
         self.evaluation = evaluation
         self.work = work
@@ -82,7 +90,7 @@ class Client:
         teacher, kept = self._teacher(task, state)
         numbers = local_round(
             work.net,
-            self.training,
+            self._present(task.round),
             task.settings,
             seed=task.seed,
             peers=work.peers([peer_state(task.model.state, peer) for peer in task.peer_states()]),
@@ -91,6 +99,13 @@ class Client:
         if kept and teacher is not None:
             state = state_of(teacher)
         return Update(task.run, task.round, self.number, state_of(work.net), numbers), state
+
+    def _present(self, round: int) -> LocalImages:
+        """Return the training images that are there in a round; after the last piece of a stream, that one stays."""
+        if self._step is None:
+            return self.training
+        now = min((round - 1) // self._rounds_per_step, int(self._step.max()))
+        return replace(self.training, unlabelled=self.training.unlabelled[self._step == now])
 
     def evaluate(self, task: EvaluateTask) -> Evaluation:
         """Return the allowed numbers of the model on this client's images of one part."""
@@ -117,7 +132,7 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
     """Return the client that holds a store's part of that number, its images copied out of the store."""
     part = store.partition.clients[number]
     rows = part.rows()
-    images = torch.from_numpy(store.images[rows]).to(config.device)
+    images = torch.from_numpy(store.pixels(rows)).to(config.device)
     labels = torch.from_numpy(store.manifest.label[rows]).to(config.device)
     place = _places(part, config.device)
     labelled, unlabelled = place["labelled"], place["unlabelled"]
@@ -125,7 +140,16 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
         labelled, unlabelled = torch.cat([labelled, unlabelled]), unlabelled[:0]
     training = LocalImages(images, labels, labelled, unlabelled, len(store.classes))
     evaluation = {name: EvaluationImages(images[place[name]], labels[place[name]]) for name in ("validation", "test")}
-    return Client(number, training, evaluation, work, client_weights(training, config.objective))
+    streams = len(part.step) > 0 and len(unlabelled) > 0
+    return Client(
+        number,
+        training,
+        evaluation,
+        work,
+        client_weights(training, config.objective),
+        torch.from_numpy(part.step).to(config.device) if streams else None,
+        config.federation.rounds_per_step,
+    )
 
 
 def _places(part: ClientPart, device: str) -> dict[str, Tensor]:

@@ -37,17 +37,30 @@ class Progress:
 
 Watcher = Callable[[Progress], None]
 
+Measure = Callable[[Server], dict[str, dict[str, float]]]
+"""What the server measures itself after a round, by name: `server`, the global model on its own validation images;
+`local`, the clients' last models on its test images."""
+
 
 class Rounds:
     """Runs the rounds that are left and commits each: after a crash the next start repeats at most one."""
 
-    def __init__(self, server: Server, exchange: Exchange, folder: RunFolder, watch: Stopwatch, data: str = "") -> None:
+    def __init__(
+        self,
+        server: Server,
+        exchange: Exchange,
+        folder: RunFolder,
+        watch: Stopwatch,
+        data: str = "",
+        measure: Measure = lambda _: {},
+    ) -> None:
         """Start before the first round.
 
         Args:
-            data: a digest of the images and labels; a run is resumed on the same ones only.
+            data: a digest of images, labels and starting weights; a run is resumed on the same ones only.
         """
         self.server, self.exchange, self.folder, self.watch = server, exchange, folder, watch
+        self.measure = measure
         self._origin = {"run": server.run, "data": data}
         self.selection = Selection()
         self.round = 0
@@ -58,13 +71,16 @@ class Rounds:
         """Go back to the last committed round, or commit the start."""
         content = self.folder.restore()
         if content is None:
+            self.server.begin()
             self.folder.models.put(0, 0, self.server.model.state)
             self._commit()
             return
         for what, value in self._origin.items():
             if content.get(what) != value:
                 other = (
-                    "its configuration is another" if what == "run" else "its images, labels or partition are others"
+                    "its configuration is another"
+                    if what == "run"
+                    else "its images, labels, partition or starting weights are others"
                 )
                 raise RunError(f"{self.folder.path}: cannot go on: {other} than when the run was started")
         self.round = content["round"]
@@ -86,15 +102,18 @@ class Rounds:
             summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
             evaluations = self._validate()
             accuracy = {e.client: e.numbers["accuracy"] for e in evaluations}
-            self.selection.observe(self.server.model.round, accuracy)
+            measured = self.measure(self.server)
+            own = measured.get("server", {}).get("accuracy")
+            self.selection.observe(self.server.model.round, accuracy, own)
             self._count(summary, len(evaluations))
             self.round = round
         with self.watch.measure("checkpoint"):
             self._keep_models()
             seconds = self.watch.take()
-            self.folder.append_metrics(_line(summary, evaluations, seconds))
+            self.folder.append_metrics(_line(summary, evaluations, seconds) | measured)
             self._commit()
-        return sum(accuracy.values()) / max(1, len(accuracy)), summary
+        mean = sum(accuracy.values()) / len(accuracy) if accuracy else own or 0.0
+        return mean, summary
 
     def _validate(self) -> list[Evaluation]:
         """Return the validation of the global model by client; what answers something else does not count."""

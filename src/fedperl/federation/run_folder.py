@@ -5,14 +5,13 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-import safetensors.torch
-
 from fedperl.config import dump, load_config
 from fedperl.errors import ConfigError, RunError
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.state_files import StateFiles
 from fedperl.files import TEMPORARY, append_durably, digest, lock, sync_folder, write_durably
 from fedperl.learn.state import State
+from fedperl.learn.weights import write_weights
 from fedperl.settings import Config
 
 FORMAT = 1
@@ -144,9 +143,9 @@ class RunFolder:
         if self.metrics.exists():
             os.truncate(self.metrics, size)
 
-    def write_model(self, name: str, state: State) -> None:
-        """Write a model to be reported."""
-        write_durably(self.path / "models" / f"{name}.safetensors", safetensors.torch.save(state))
+    def write_model(self, name: str, state: State, about: dict[str, str]) -> None:
+        """Write a model to be reported, with what is needed to use it."""
+        write_weights(self.path / "models" / f"{name}.safetensors", state, about)
 
     def write_results(self, results: dict[str, Any]) -> None:
         """Write the final numbers: a run that has them is finished."""

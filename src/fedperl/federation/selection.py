@@ -9,12 +9,13 @@ class Selection:
     def __init__(self) -> None:
         self.best: dict[str, tuple[float, int]] = {}
 
-    def observe(self, round: int, accuracy: dict[int, float]) -> None:
-        """Take the accuracies of one round's global model, by client, into account."""
-        if not accuracy:
-            return
-        values = {"global": sum(accuracy.values()) / len(accuracy)}
-        values |= {str(client): value for client, value in accuracy.items()}
+    def observe(self, round: int, accuracy: dict[int, float], server: float | None = None) -> None:
+        """Take the accuracies of one round's global model, by client and on the server's own images, into account."""
+        values = {str(client): value for client, value in accuracy.items()}
+        if accuracy:
+            values["global"] = sum(accuracy.values()) / len(accuracy)
+        if server is not None:
+            values["server"] = server
         for key, value in values.items():
             if key not in self.best or value >= self.best[key][0]:
                 self.best[key] = (value, round)

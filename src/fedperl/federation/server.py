@@ -35,6 +35,8 @@ PROFILE = "__profile__"
 
 Score = Callable[[State], tuple[float, float]]
 """Accuracy and loss of a model on the server's own images."""
+Teach = Callable[[State, int], State]
+"""A model after the server's own training in a round, on its own labelled images."""
 
 
 @dataclass
@@ -65,24 +67,31 @@ class Server:
         bank: StateFiles,
         ledger: Ledger,
         score: Score | None = None,
+        teach: Teach | None = None,
+        evaluators: Sequence[int] | None = None,
     ) -> None:
         """Start with an initial model.
 
         Args:
-            sizes: training images of each client.
+            sizes: training images of each client; one with none is never in a cohort.
             steps: optimiser steps a client and round.
             score: needed where profiles carry the server's score.
+            teach: where the server has labels of its own: trains the initial model and every averaged one.
+            evaluators: the clients that validate the global model; by default all.
         Raises:
             ConfigError: the cohort or T does not fit the number of clients.
         """
-        clients = len(sizes)
+        self.config, self.sizes = config, list(sizes)
+        self.trainers = [client for client, size in enumerate(sizes) if size > 0]
+        self.evaluators = list(range(len(sizes)) if evaluators is None else evaluators)
+        clients = len(self.trainers)
         if config.federation.cohort > clients:
-            raise ConfigError(f"federation.cohort = {config.federation.cohort}; there are {clients} clients")
+            without = f" with something to train on, of {len(sizes)}" if clients < len(sizes) else ""
+            raise ConfigError(f"federation.cohort = {config.federation.cohort}; there are {clients} clients{without}")
         if config.peer_learning and clients - 1 < config.peers.T:
             raise ConfigError(f"peers.T = {config.peers.T}; a client has {clients - 1} others")
-        self.config, self.sizes = config, list(sizes)
         self.model = GlobalModel(0, initial)
-        self.bank, self.ledger, self.score = bank, ledger, score
+        self.bank, self.ledger, self.score, self.teach = bank, ledger, score, teach
         self.run = config_hash(config)[:16]
         self.profiles: dict[int, Profile] = {}
         self._names = list(initial)  # the order of a profile's features; a loaded state comes in another
@@ -90,6 +99,16 @@ class Server:
         self._summary = RoundSummary(0, [])
 
     # A round
+
+    @property
+    def round(self) -> int:
+        """The round that was planned last."""
+        return self._summary.round
+
+    def begin(self) -> None:
+        """Let the server train the initial model, where it has labels: clients then have something to label with."""
+        if self.teach is not None:
+            self.model = GlobalModel(0, self.teach(self.model.state, 0))
 
     def plan(self, round: int) -> Iterator[TrainTask]:
         """Return the round's tasks; each one's release is in the ledger before it is handed out.
@@ -140,8 +159,8 @@ class Server:
         return summary
 
     def evaluation_tasks(self) -> Iterator[EvaluateTask]:
-        """Yield the validation of the global model, at every client."""
-        for client in range(len(self.sizes)):
+        """Yield the validation of the global model, at every client that has images for it."""
+        for client in self.evaluators:
             yield EvaluateTask(self.run, self.model.round, client, self.model, "validation")
 
     def restore(self, model: GlobalModel) -> None:
@@ -153,10 +172,10 @@ class Server:
 
     def _draw_cohort(self, round: int) -> list[int]:
         generator = np.random.default_rng(seed_for(self.config.seed, "cohort", round))
-        sizes = np.asarray(self.sizes, dtype=np.float64)
+        sizes = np.array([self.sizes[client] for client in self.trainers], dtype=np.float64)
         chances = sizes / sizes.sum() if self.config.federation.client_sampling == "size" else None
         cohort = generator.choice(len(sizes), self.config.federation.cohort, replace=False, p=chances)
-        return [int(client) for client in cohort]
+        return [self.trainers[place] for place in cohort]
 
     def _choose_committees(self, round: int, cohort: list[int]) -> dict[int, list[int]]:
         """Return the peers kept for each client of the cohort; absent where there are too few."""
@@ -242,7 +261,10 @@ class Server:
                 self._bank(update)
         by_size = self.config.federation.weights == "size"
         weights = [float(self.sizes[update.client]) if by_size else 1.0 for update in updates]
-        self.model = GlobalModel(self._summary.round, fedavg([update.state for update in updates], weights))
+        average = fedavg([update.state for update in updates], weights)
+        if self.teach is not None:
+            average = self.teach(average, self._summary.round)
+        self.model = GlobalModel(self._summary.round, average)
 
     def _bank(self, update: Update) -> None:
         settings = self.config.profile
@@ -277,5 +299,8 @@ class Server:
             "rejected": {str(client): reason for client, reason in sorted(summary.rejected.items())},
             "void": summary.void,
             "bytes": summary.bytes_up,
-            "validated": {"global": self.model.round, "by": "every client"},
+            "validated": {
+                "global": self.model.round,
+                "by": "every client" if len(self.evaluators) == len(self.sizes) else self.evaluators,
+            },
         }

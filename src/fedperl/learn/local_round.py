@@ -116,7 +116,7 @@ def batches(data: LocalImages, settings: LocalSettings, seed: int, *, unlabelled
 
 def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
     """Return the class weights of a client's own labels, on the CPU; None where classes are not weighted."""
-    if objective.class_weights == "none":
+    if objective.class_weights == "none" or not len(data.labelled):
         return None
     return median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
 

@@ -1,12 +1,15 @@
 """Tables for the terminal, made from the results of runs and from stores."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from fedperl.data.audit import Audit
 from fedperl.data.partition import PARTS
+from fedperl.data.readers.base import Listing
 from fedperl.data.store import Store
 from fedperl.evaluate import Spread, peer_share
 
@@ -90,7 +93,7 @@ def time_line(seconds: Mapping[str, float]) -> str:
 
 def store_table(store: Store) -> Table:
     """Return one row a client and one for the server: how many images for what, and of which class."""
-    table = Table(title=f"{len(store.manifest)} images of {store.images.shape[-1]} px")
+    table = Table(title=f"{len(store.images)} images of {store.size} px")
     table.add_column("client", justify="right")
     table.add_column("images like")
     for name in ("label", "unlab", "valid", "test", *store.classes):
@@ -99,8 +102,9 @@ def store_table(store: Store) -> Table:
     for number, client in enumerate(store.partition.clients):
         sizes = [str(len(getattr(client, part))) for part in PARTS]
         table.add_row(str(number), client.source, *sizes, *_class_counts(labels[client.rows()], len(store.classes)))
-    counts = _class_counts(labels[store.partition.server], len(store.classes))
-    table.add_row("server", "", *[""] * (len(PARTS) - 1), str(len(store.partition.server)), *counts)
+    own = store.partition.server
+    sizes = [str(len(own.labelled)), "", str(len(own.validation)), str(len(own.test))]
+    table.add_row("server", "", *sizes, *_class_counts(labels[own.rows()], len(store.classes)))
     return table
 
 
@@ -110,3 +114,69 @@ def _class_counts(labels: np.ndarray[Any, np.dtype[np.int64]], classes: int) -> 
 
 def _spread(values: Mapping[str, float]) -> str:
     return str(Spread(values["mean"], values["median"], values["std"]))
+
+
+def sets_table(made: Mapping[str, Any], listings: Sequence[Listing], classes: Sequence[str]) -> Table:
+    """Return one row a data set: what it lists, what could be read, and of which class."""
+    table = Table(title=f"Images of {made['size']} px, {made['codec']}")
+    table.add_column("set")
+    for name in ("listed", "missing", "dropped", "skipped", "read", *classes, "no label"):
+        table.add_column(name, justify="right")
+    for about, listing in zip(made["sets"], listings, strict=True):
+        found = Counter(row.label for row in listing.rows)
+        counts = [about["listed"], about["missing"], sum(about["dropped"].values()), about["skipped"], about["read"]]
+        cells = [str(n) if n else "·" for n in (*counts, *(found[name] for name in classes), found[""])]
+        table.add_row(about["source"], *cells)
+    return table
+
+
+def audit_tables(store: Store, found: Audit) -> list[Table | str]:
+    """Return who holds what, and what of it is held twice."""
+    table = Table(title="Where the two of a pair, or all images of a group, are held")
+    for name in ("", "one part", "two parts of a client", "two holders", "of these, trained on and held out"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, sides in (("same image", found.same), ("twins", found.twins), ("lesion or patient", found.groups)):
+        cells = (sides.together, sides.parts, sides.clients, sides.training_and_held_out)
+        table.add_row(name, *(str(n) if n else "·" for n in cells))
+    lines = [f"{count} pairs of rows are one image: {sets}" for sets, count in found.in_two_sets.items()]
+    lines += [f"{count} of these pairs have two labels: {labels}" for labels, count in found.other_label.items()]
+    for name, sides in (("same image", found.same), ("twins", found.twins), ("lesion or patient", found.groups)):
+        lines += [f"apart, {name}: {line}" for line in sides.examples[:3]]
+    return [store_table(store), table, *lines]
+
+
+def evaluation_tables(found: Results) -> list[Table | str]:
+    """Return what a model reached on a client it never saw."""
+    sets = ", ".join(f"{name} {count}" for name, count in found["sets"].items())
+    shown: list[Table | str] = [f"Model {found['model']} (round {found['round']}) on {found['images']} images: {sets}"]
+    if "classes" in found:
+        table = Table(title="All classes")
+        names = ("weighted_f1", "macro_f1", "balanced_accuracy", "accuracy")
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right")
+        table.add_row(*(f"{found['classes'][name]:.3f}" for name in names))
+        shown.append(table)
+    if "malignancy" in found:
+        shown.append(_malignancy_table(found["malignancy"]))
+    return shown
+
+
+def _malignancy_table(found: Results) -> Table:
+    table = Table(title=f"Malignant ({found['malignant']} of {found['images']}) against benign")
+    columns = (
+        "malignant_f1",
+        "malignant_precision",
+        "malignant_recall",
+        "benign_f1",
+        "weighted_f1",
+        "balanced_accuracy",
+    )
+    table.add_column("reading")
+    for name in (*columns, "AUROC", "AUPRC"):
+        table.add_column(name.replace("_", " "), justify="right")
+    for reading in ("argmax_then_group", "sum_then_threshold"):
+        ranked = [found["auroc"], found["auprc"]] if reading == "sum_then_threshold" else ["", ""]
+        cells = [f"{found[reading][name]:.3f}" for name in columns]
+        cells += ["undefined" if v is None else f"{v:.3f}" if v != "" else "" for v in ranked]
+        table.add_row(reading.replace("_", " "), *cells)
+    return table

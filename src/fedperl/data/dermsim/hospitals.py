@@ -1,12 +1,11 @@
 """The paper's ten clients and server, filled with drawn lesions: sizes, class mixes and missing classes."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fedperl.data.dermsim.draw import CLASSES, STYLES, draw
 from fedperl.data.manifest import Indices, Manifest
-from fedperl.data.partition import ClientPart, Partition, split_by_group
+from fedperl.data.partition import ClientPart, Partition, ServerPart, split_by_group
+from fedperl.data.partitions.paper import PAPER, SERVER
 from fedperl.data.store import Store
 from fedperl.seeds import seed_for
 
@@ -18,32 +17,6 @@ PUBLISHED = {
     "Derm7pt": (252, 575, 42, 0, 69, 20, 29, 0),
 }
 IMAGES_PER_LESION = {"ISIC19": 1.5, "HAM10000": 1.34, "PAD-UFES": 1.67, "Derm7pt": 1.0}
-
-
-@dataclass(frozen=True)
-class Hospital:
-    """One client of the paper: where its images come from and how many are for what."""
-
-    source: str
-    labelled: int
-    unlabelled: int
-    validation: int
-    test: int
-
-    def parts(self, scale: float) -> list[int]:
-        """Return the sizes of labelled, unlabelled, validation and test at a scale, never fewer than two."""
-        return [max(2, round(scale * n)) for n in (self.labelled, self.unlabelled, self.validation, self.test)]
-
-
-PAPER = (
-    *[Hospital("ISIC19", 500, 1500, 500, 1500)] * 4,
-    Hospital("ISIC19", 398, 1202, 400, 1255),
-    *[Hospital("HAM10000", 500, 1500, 500, 1500)] * 2,
-    Hospital("HAM10000", 281, 737, 251, 746),
-    Hospital("PAD-UFES", 319, 835, 284, 860),
-    Hospital("Derm7pt", 85, 414, 115, 373),
-)
-SERVER = 1000
 
 
 def ten_hospitals(*, size: int, scale: float, seed: int) -> Store:
@@ -73,7 +46,25 @@ def ten_hospitals(*, size: int, scale: float, seed: int) -> Store:
         clients.append(ClientPart(hospital.source, *parts))
     images = draw(labels, lesion, shot, style, size=size, seed=seed)
     made = {"source": "dermsim", "size": size, "scale": scale, "seed": seed}
-    return Store(images, manifest, Partition(tuple(clients), np.flatnonzero(holder == 0)), made)
+    server = ServerPart(validation=np.flatnonzero(holder == 0))
+    return Store(images, manifest, Partition(tuple(clients), server, made), made)
+
+
+def unseen_hospital(*, size: int, images: int = 2000, seed: int = 0) -> Store:
+    """Return a store drawn like ISIC 2020: lesions of a style no client has, malignant (1.8 %, melanomas) or benign."""
+    sick = max(1, round(images * 584 / 33126))
+    kinds = [CLASSES.index("MEL"), CLASSES.index("NV"), CLASSES.index("BKL")]
+    keratoses = round(0.05 * images)
+    labels = np.repeat(kinds, [sick, images - sick - keratoses, keratoses])
+    shot = np.arange(images)
+    style = np.full(images, STYLES.index("ISIC20"))
+    names = np.array([f"unseen_{i:06d}" for i in shot], dtype=np.str_)
+    manifest = Manifest(
+        ("benign", "malignant"), names, (labels == kinds[0]).astype(np.int64), names, np.full(images, "ISIC20")
+    )
+    # Another seed than the hospitals': other patients.
+    drawn = draw(labels, shot, shot, style, size=size, seed=seed_for(seed, "unseen hospital") % 2**31)
+    return Store(drawn, manifest, made={"source": "dermsim, unseen", "size": size, "images": images, "seed": seed})
 
 
 def _labels(source: str, n: int, generator: np.random.Generator) -> Indices:

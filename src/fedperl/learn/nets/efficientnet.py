@@ -1,4 +1,4 @@
-"""EfficientNet-B0 (Tan and Le 2019), the paper's backbone, from MONAI: the published weights' own layer names."""
+"""EfficientNet-B0 (Tan and Le 2019), the paper's backbone, from MONAI, which can take the published weights."""
 
 from typing import cast
 

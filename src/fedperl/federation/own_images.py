@@ -1,0 +1,92 @@
+"""What the server does with images of its own: train on them, score models on them, test what clients sent."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from fedperl.data.manifest import Indices
+from fedperl.data.partition import SERVER_PARTS
+from fedperl.data.store import Store
+from fedperl.evaluate import classification
+from fedperl.federation.client import EvaluationImages, Workspace
+from fedperl.federation.server import PROFILE, Server
+from fedperl.learn.local_round import LocalImages, LocalSettings, local_round
+from fedperl.learn.predict import predict
+from fedperl.learn.schedule import of_round
+from fedperl.learn.state import State, load_into, state_of
+from fedperl.seeds import seed_for
+from fedperl.settings import Config
+
+
+class OwnImages:
+    """The server's images, by use, and the network they are shown to."""
+
+    def __init__(self, config: Config, store: Store, work: Workspace) -> None:
+        self.config, self.work, self.classes = config, work, len(store.classes)
+        self.parts: dict[str, EvaluationImages] = {
+            part: _images(store, rows, config.device)
+            for part in SERVER_PARTS
+            if len(rows := getattr(store.partition.server, part))
+        }
+        self.streams = any(len(client.step) for client in store.partition.clients)
+
+    def score(self, state: State) -> tuple[float, float]:
+        """Return a model's accuracy and mean loss on all of them, whatever their use."""
+        images = torch.cat([part.images for part in self.parts.values()])
+        labels = torch.cat([part.labels for part in self.parts.values()])
+        load_into(self.work.net, state)
+        probabilities = predict(self.work.net, images)
+        accuracy = (probabilities.argmax(1) == labels).float().mean()
+        return float(accuracy), float(F.nll_loss(probabilities.clamp_min(1e-12).log(), labels))
+
+    def evaluate(self, state: State, part: str) -> dict[str, float]:
+        """Return the numbers of a model on one part."""
+        load_into(self.work.net, state)
+        probabilities = predict(self.work.net, self.parts[part].images).cpu().numpy()
+        return classification(self.parts[part].labels.cpu().numpy(), probabilities).to_dict()
+
+    def teach(self, state: State, round: int) -> State:
+        """Return the model after this round's supervised steps on the server's labelled images."""
+        config, own = self.config, self.parts["labelled"]
+        steps, batch = config.scenario.server_steps, config.federation.batch
+        settings = LocalSettings(
+            config.objective.model_copy(update={"kind": "supervised", "label_source": "current"}),
+            of_round(config.optimizer, max(1, round), config.federation.rounds),
+            config.views,
+            -(-len(own.labels) // batch) if steps == "auto" else steps,
+            batch,
+        )
+        every = torch.arange(len(own.labels), device=own.labels.device)
+        images = LocalImages(own.images, own.labels, every, every[:0], self.classes)
+        load_into(self.work.net, state)
+        local_round(self.work.net, images, settings, seed=seed_for(config.seed, "server's round", round))
+        return state_of(self.work.net)
+
+    def measure(self, server: Server) -> dict[str, dict[str, float]]:
+        """Return the global model's numbers on the validation images; at the end of a stream's piece, the clients' too.
+
+        FedMatch reports the mean accuracy of the clients' *local* models in its streaming task: those they last sent.
+        """
+        found: dict[str, dict[str, float]] = {}
+        if "validation" in self.parts:
+            found["server"] = self.evaluate(server.model.state, "validation")
+        federation = self.config.federation
+        ends = server.round % federation.rounds_per_step == 0 or server.round == federation.rounds
+        if self.streams and "test" in self.parts and ends:
+            found["local"] = self.local_accuracy(server)
+        return found
+
+    def local_accuracy(self, server: Server) -> dict[str, float]:
+        """Return mean, smallest and largest test accuracy of the clients' last models."""
+        values = []
+        for client in sorted(server.bank.records):
+            state = {name: tensor for name, tensor in server.bank.get(client).items() if name != PROFILE}
+            values.append(self.evaluate(state, "test")["accuracy"])
+        if not values:
+            return {}
+        return {"accuracy": float(np.mean(values)), "least": min(values), "most": max(values), "clients": len(values)}
+
+
+def _images(store: Store, rows: Indices, device: str) -> EvaluationImages:
+    labels = torch.from_numpy(store.manifest.label[rows])
+    return EvaluationImages(torch.from_numpy(store.pixels(rows)).to(device), labels.to(device))

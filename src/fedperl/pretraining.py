@@ -1,0 +1,122 @@
+"""A backbone from any labelled store: the stand-in for ImageNet weights where they cannot be had."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedperl.data.manifest import UNLABELLED, Indices
+from fedperl.data.partition import split_by_group
+from fedperl.data.store import Store
+from fedperl.errors import DataError, RunError
+from fedperl.evaluate import classification
+from fedperl.files import digest
+from fedperl.learn.local_round import LocalImages, LocalSettings, local_round
+from fedperl.learn.nets import build_net
+from fedperl.learn.predict import predict
+from fedperl.learn.schedule import of_round
+from fedperl.learn.state import state_of
+from fedperl.learn.weights import load_model, read_metadata, write_weights
+from fedperl.seeds import seed_for
+from fedperl.settings import Objective, Optimizer, Views
+
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How a backbone is trained: Adam, made anew every epoch, its rate falling over the epochs by half a cosine."""
+
+    net: str = "efficientnet_b0"
+    epochs: int = 20
+    lr: float = 1e-3
+    batch: int = 64
+    validation: float = 0.05
+    seed: int = 1
+    device: str = "cpu"
+
+
+Progress = Callable[[int, int, float], None]
+"""Called with the epochs done, all epochs, and the validation accuracy."""
+
+
+def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progress = lambda *_: None) -> dict[str, Any]:
+    """Train a network on every labelled image of a store, write it, and return what its metadata says.
+
+    After every epoch the weights so far are put beside `out`: a call with the same settings goes on from there.
+
+    Raises:
+        RunError: `out` is there already, or what is beside it was begun with other settings or images.
+        DataError: the store has too few labelled images.
+    """
+    if out.exists():
+        raise RunError(f"{out}: is there already; wanted a new file")
+    training, held = _split(store, settings)
+    images = torch.from_numpy(store.pixels(np.concatenate([training, held]))).to(settings.device)
+    labels = torch.from_numpy(store.manifest.label[np.concatenate([training, held])]).to(settings.device)
+    every = torch.arange(len(training), device=settings.device)
+    data = LocalImages(images, labels, every, every[:0], len(store.classes))
+    net = build_net(settings.net, len(store.classes), seed=settings.seed).to(settings.device)
+    net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    aside = out.with_name(out.name + PARTIAL)
+    recipe = digest(json.dumps(asdict(settings) | {"store": store.digest()}, sort_keys=True).encode())
+    done = _begun(aside, recipe, settings.epochs)
+    if done:
+        load_model(net, aside, settings.net)
+    accuracy = 0.0
+    for epoch in range(done + 1, settings.epochs + 1):
+        local_round(net, data, _epoch(settings, epoch, len(training)), seed=seed_for(settings.seed, "pretrain", epoch))
+        probabilities = predict(net, images[len(training) :]).cpu().numpy()
+        accuracy = classification(store.manifest.label[held], probabilities).accuracy
+        metadata = {"net": settings.net, "recipe": recipe, "epoch": str(epoch), "accuracy": f"{accuracy:.4f}"}
+        write_weights(aside, state_of(net), metadata)
+        progress(epoch, settings.epochs, accuracy)
+    found = read_metadata(aside)
+    about = {
+        "net": settings.net,
+        "classes": json.dumps(store.classes),
+        "from": f"pretrained on {len(training)} images of {', '.join(np.unique(store.manifest.source))}",
+        "settings": json.dumps(asdict(settings)),
+        "store": store.digest(),
+        "size": str(store.size),
+        "validation_images": str(len(held)),
+        "accuracy": found["accuracy"],
+    }
+    write_weights(out, state_of(net), about, mode=0o644)
+    aside.unlink()
+    return about
+
+
+def _split(store: Store, settings: Pretraining) -> tuple[Indices, Indices]:
+    """Return the rows to train on and those to validate on, no group in both: every labelled image once."""
+    _, first = np.unique(store.manifest.pixels, return_index=True)
+    rows = np.sort(first)
+    rows = rows[store.manifest.label[rows] != UNLABELLED]
+    held = max(1, round(settings.validation * len(rows)))
+    generator = np.random.default_rng(seed_for(settings.seed, "pretrain", "split"))
+    parts = split_by_group(
+        rows, store.manifest.label, store.manifest.group, [max(0, len(rows) - held), held], generator
+    )
+    if not all(len(part) for part in parts):
+        raise DataError(f"the store has {len(rows)} labelled images; wanted some of two groups or more to train on")
+    return parts[0], parts[1]
+
+
+def _begun(aside: Path, recipe: str, epochs: int) -> int:
+    """Return how many epochs an interrupted call did."""
+    if not aside.exists():
+        return 0
+    found = read_metadata(aside)
+    if found.get("recipe") != recipe:
+        raise RunError(f"{aside}: was begun with other settings or images; remove it or choose another file")
+    return min(int(found["epoch"]), epochs)
+
+
+def _epoch(settings: Pretraining, epoch: int, images: int) -> LocalSettings:
+    optimizer = of_round(Optimizer(lr=settings.lr, schedule="cosine"), epoch, settings.epochs)
+    objective = Objective(kind="supervised", class_weights="none")
+    return LocalSettings(objective, optimizer, Views(), -(-images // settings.batch), settings.batch)

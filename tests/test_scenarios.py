@@ -1,0 +1,274 @@
+"""The four scenarios, end to end on drawn hospitals, and each rule of who has labels."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedperl import train
+from fedperl.data.dermsim.hospitals import ten_hospitals, unseen_hospital
+from fedperl.data.partition import Partition, ServerPart
+from fedperl.data.partitions import deal
+from fedperl.data.scenarios import seen_by
+from fedperl.data.store import Store
+from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.evaluate.malignancy import malignancy
+from fedperl.evaluating import evaluate
+from fedperl.federation.client import Workspace, client_of_store
+from fedperl.federation.own_images import OwnImages
+from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.local_round import LocalSettings, local_round
+from fedperl.learn.nets import build_net
+from fedperl.learn.state import State, load_into, state_of
+from fedperl.learn.weights import load_model
+from fedperl.settings import Partitioning, Scenario
+from tests.conftest import small_config, small_store
+
+
+@pytest.fixture(scope="module", name="hospitals")
+def _hospitals() -> Store:
+    return ten_hospitals(size=16, scale=0.02, seed=0)
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    return RunFolder(folder).read_metrics()
+
+
+# Who has labels
+
+
+def test_labels_at_the_server_take_them_from_the_clients_and_split_the_servers_images() -> None:
+    store = small_store()
+    seen = seen_by(Scenario(labels="server"), store.partition, store.manifest, seed=1)
+    for before, after in zip(store.partition.clients, seen.clients, strict=True):
+        assert not len(after.labelled)
+        assert set(after.unlabelled) == set(before.labelled) | set(before.unlabelled)
+        assert (after.test == before.test).all()
+    assert set(seen.server.labelled) | set(seen.server.validation) == set(store.partition.server.rows())
+    assert (len(seen.server.labelled), len(seen.server.validation)) == (6, 2)
+    given = dataclasses.replace(store.partition, server=ServerPart(*np.array_split(store.partition.server.rows(), 3)))
+    kept = seen_by(Scenario(labels="server"), given, store.manifest, seed=1)
+    assert (kept.server.labelled == given.server.labelled).all()
+    with pytest.raises(DataError, match="the server has 0 images"):
+        seen_by(Scenario(labels="server"), Partition(store.partition.clients), store.manifest, seed=1)
+
+
+def test_few_labelled_clients_have_all_labels_and_the_others_none() -> None:
+    store = small_store()
+    seen = seen_by(Scenario(labels="few_clients", labelled_clients=(1, 3)), store.partition, store.manifest, seed=1)
+    for number, (before, after) in enumerate(zip(store.partition.clients, seen.clients, strict=True)):
+        every = set(before.labelled) | set(before.unlabelled)
+        assert set(after.labelled) == (every if number in (1, 3) else set())
+        assert set(after.unlabelled) == (set() if number in (1, 3) else every)
+    with pytest.raises(ConfigError, match=r"labelled_clients = \[1, 9\]; there are clients 0 to 4"):
+        seen_by(Scenario(labels="few_clients"), store.partition, store.manifest, seed=1)
+
+
+def test_a_client_without_labels_never_sees_one(store: Store) -> None:
+    """Scrambling the labels that a scenario hides changes nothing about what such a client sends."""
+    config = small_config(scenario={"labels": "few_clients", "labelled_clients": [0]})
+    seen = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=0))
+    hidden = seen.partition.clients[2].unlabelled
+    label = seen.manifest.label.copy()
+    label[hidden] = (label[hidden] + 1) % 3
+    scrambled = Store(seen.images, dataclasses.replace(seen.manifest, label=label), seen.partition)
+    work = Workspace(config, 3)
+    start = state_of(work.net)
+    settings = LocalSettings(config.objective, config.optimizer, config.views, steps=3, batch=4)
+    sent = []
+    for held in (seen, scrambled):
+        client = client_of_store(2, held, config, work)
+        assert client.class_weights is None
+        load_into(work.net, start)
+        numbers = local_round(work.net, client.training, settings, seed=1)
+        sent.append((numbers, state_of(work.net)))
+    assert sent[0][0] == sent[1][0]
+    assert all(torch.equal(sent[0][1][name], sent[1][1][name]) for name in start)
+
+
+# End to end
+
+
+def test_labels_at_the_server_only(tmp_path: Path, hospitals: Store) -> None:
+    config = small_config(method="fedperl", scenario={"labels": "server", "server_steps": 3})
+    results = train(config, tmp_path / "run", store=hospitals)
+    assert results["scenario"] == "server"
+    assert set(results["over_clients"]) == {"last", "global_best", "server_best", "per_client_best"}
+    lines = rounds(tmp_path / "run")
+    assert all("loss_labelled" not in numbers for line in lines for numbers in line["numbers"].values())
+    assert [line["server"]["images"] for line in lines] == [4] * 4
+    assert results["totals"]["with_peer"] > 0
+    best = max(range(4), key=lambda r: (lines[r]["server"]["accuracy"], r)) + 1
+    assert results["test"]["server_best"]["0"]["round"] == best
+
+
+def test_the_server_trains_the_first_and_every_averaged_model(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught, teach = list[int](), OwnImages.teach
+
+    def watched(self: OwnImages, state: State, round: int) -> State:
+        taught.append(round)
+        return teach(self, state, round)
+
+    monkeypatch.setattr(OwnImages, "teach", watched)
+    train(small_config(scenario={"labels": "server"}), tmp_path / "run", store=store)
+    assert taught == [0, 1, 2, 3, 4]
+
+
+def test_the_server_learns_from_its_own_images(store: Store) -> None:
+    config = small_config(scenario={"labels": "server", "server_steps": 40}, optimizer={"lr": 5e-3})
+    seen = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=0))
+    own = OwnImages(config, seen, Workspace(config, 3))
+    start = state_of(build_net("small_cnn", 3, seed=5))
+    taught = own.teach(start, 2)
+    assert any(not torch.equal(taught[name], start[name]) for name in start)
+    again = own.teach(start, 2)
+    assert all(torch.equal(again[name], taught[name]) for name in taught)
+    assert own.score(taught)[1] < own.score(start)[1]
+    assert own.evaluate(taught, "validation")["images"] == 2
+
+
+def test_few_labelled_clients(tmp_path: Path, hospitals: Store) -> None:
+    for cohort in (3, 10):  # participation 30 % and 100 %
+        settings = {"labels": "few_clients"}
+        config = small_config(method="ssfl", scenario=settings, federation={"rounds": 2, "cohort": cohort})
+        train(config, tmp_path / str(cohort), store=hospitals)
+    last = rounds(tmp_path / "10")[-1]["numbers"]
+    assert {client for client, numbers in last.items() if "loss_labelled" in numbers} == {"1", "9"}
+    assert {client for client, numbers in last.items() if "accepted" not in numbers} == {"1", "9"}
+
+
+def test_a_supervised_method_trains_the_labelled_clients_alone(tmp_path: Path, hospitals: Store) -> None:
+    few = {"labels": "few_clients"}
+    with pytest.raises(ConfigError, match=r"cohort = 3; there are 2 clients with something to train on, of 10"):
+        train(small_config(method="lower", scenario=few), tmp_path / "a", store=hospitals)
+    config = small_config(method="lower", scenario=few, federation={"rounds": 2, "cohort": 2, "quorum": 2})
+    train(config, tmp_path / "b", store=hospitals)
+    assert {client for line in rounds(tmp_path / "b") for client in line["cohort"]} == {1, 9}
+    with pytest.raises(ConfigError, match="leaves the clients no labels"):
+        small_config(method="lower", scenario={"labels": "server"})
+
+
+def test_without_a_client(tmp_path: Path, hospitals: Store) -> None:
+    config = small_config(federation={"exclude": [8], "cohort": 9, "rounds": 2})
+    results = train(config, tmp_path / "run", store=hospitals)
+    assert sorted(results["test"]["last"]) == ["0", "1", "2", "3", "4", "5", "6", "7", "9"]
+    for line in rounds(tmp_path / "run"):
+        assert 8 not in line["cohort"]
+        assert "8" not in line["validation"]
+        assert all(8 not in members for members in line["committees"].values())
+    with pytest.raises(ConfigError, match="exclude names client 12; there are clients 0 to 9"):
+        train(small_config(federation={"exclude": [12]}), tmp_path / "other", store=hospitals)
+
+
+def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:
+    train(small_config(), tmp_path / "run", store=hospitals)
+    unseen = unseen_hospital(size=16, images=300)
+    found = evaluate(tmp_path / "run", unseen)
+    assert json.loads((tmp_path / "run" / "evaluations" / "unseen.json").read_text()) == found
+    net = build_net("small_cnn", 8, seed=0)
+    load_model(net, tmp_path / "run" / "models" / "last.safetensors", "small_cnn")
+    net.eval()
+    with torch.no_grad():
+        probabilities = torch.softmax(net(torch.from_numpy(unseen.images).float() / 255), 1).numpy()
+    sick = np.array([name in ("MEL", "BCC", "AK", "SCC") for name in hospitals.classes])
+    wanted = malignancy(unseen.manifest.label == 1, probabilities, sick).to_dict()
+    assert found["malignancy"]["argmax_then_group"] == wanted["argmax_then_group"]
+    assert found["malignancy"]["auroc"] == pytest.approx(wanted["auroc"], abs=1e-3)
+    assert found["malignancy"]["malignant"] == 5
+    assert "classes" not in found
+
+
+def test_a_client_that_was_seen_is_refused(tmp_path: Path, hospitals: Store) -> None:
+    train(small_config(federation={"exclude": [8], "rounds": 1}), tmp_path / "run", store=hospitals)
+    with pytest.raises(DataError, match=r"of \d+ images were dealt to the clients of .*, the first: \S+ dermsim_"):
+        evaluate(tmp_path / "run", hospitals)
+    left_out = evaluate(tmp_path / "run", hospitals, source="PAD-UFES", name="pad")
+    assert left_out["images"] == (hospitals.manifest.source == "PAD-UFES").sum()
+    assert 0 <= left_out["classes"]["weighted_f1"] <= 1
+    assert "auroc" in left_out["malignancy"]
+    with pytest.raises(DataError, match="no labelled image of 'nothing'"):
+        evaluate(tmp_path / "run", hospitals, source="nothing")
+    with pytest.raises(DataError, match=r"holds images of 24 px; .* was trained on 16 px"):
+        evaluate(tmp_path / "run", unseen_hospital(size=24, images=60))
+    with pytest.raises(RunError, match="no such model; there are client_0_best"):
+        evaluate(tmp_path / "run", unseen_hospital(size=16, images=60), model="best")
+    with pytest.raises(DataError, match="the store's classes are A, B, C"):
+        evaluate(tmp_path / "run", small_store())
+
+
+def ten_class_store() -> Store:
+    generator = np.random.default_rng(0)
+    store = small_store(clients=5, images=160, classes=8)
+    label = np.arange(len(store.manifest)) % 10
+    images = generator.integers(0, 100, size=(len(label), 3, 16, 16), dtype=np.uint8)
+    images[np.arange(len(label)), :, label] = 250
+    manifest = dataclasses.replace(store.manifest, classes=tuple("abcdefghij"), label=label)
+    return Store(images, manifest)
+
+
+def test_streaming_changes_the_unlabelled_images_and_measures_local_models(tmp_path: Path) -> None:
+    store = ten_class_store()
+    settings = Partitioning(kind="fedmatch_streaming", clients=4, labels_per_class=2)
+    store = store.dealt(deal(store.manifest, settings, seed=1))
+    federation = {"rounds": 6, "cohort": 4, "rounds_per_step": 2, "steps": 4}
+    config = small_config(method="ssfl", federation=federation, optimizer={"lr": 5e-3})
+    results = train(config, tmp_path / "run", store=store)
+    lines = rounds(tmp_path / "run")
+    assert [line["round"] for line in lines if "local" in line] == [2, 4, 6]
+    assert results["local"] == lines[-1]["local"]
+    assert results["local"]["clients"] == 4
+    assert set(results["test"]["last"]) == {"server"}
+    assert results["over_clients"]["last"]["accuracy"]["mean"] == results["test"]["last"]["server"]["accuracy"]
+    assert "per_client_best" not in results["test"]
+    # The local models' mean, done again from what the bank holds.
+    work = Workspace(config, 10)
+    own = OwnImages(config, store, work)
+    folder = RunFolder(tmp_path / "run")
+    folder.open()
+    folder.restore()
+    accuracies = []
+    test = store.partition.server.test
+    for number in folder.bank.records:
+        load_into(work.net, {n: t for n, t in folder.bank.get(number).items() if n != "__profile__"})
+        work.net.eval()
+        with torch.no_grad():
+            predicted = work.net(torch.from_numpy(store.pixels(test)).float() / 255).argmax(1).numpy()
+        accuracies.append((predicted == store.manifest.label[test]).mean())
+    folder.close()
+    assert results["local"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert own.streams
+    client = client_of_store(0, store, config, work)
+    for round, step in ((1, 0), (2, 0), (3, 1), (19, 9), (20, 9), (99, 9)):
+        part = store.partition.clients[0]
+        pixels = store.pixels(part.unlabelled[part.step == step])
+        now = client._present(round)
+        assert (now.images[now.unlabelled].numpy() == pixels).all()
+
+
+def test_every_scenario_resumes_bit_for_bit(tmp_path: Path, hospitals: Store) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(progress: Any) -> None:
+        if progress.round == 2:
+            raise Stop
+
+    for name, settings in (
+        ("server", {"scenario": {"labels": "server", "server_steps": 2}}),
+        ("few", {"scenario": {"labels": "few_clients"}}),
+        ("without", {"federation": {"exclude": [8]}}),
+    ):
+        config = small_config(**settings)
+        whole = train(config, tmp_path / name, store=hospitals)
+        with pytest.raises(Stop):
+            train(config, tmp_path / f"{name}2", store=hospitals, watchers=[stop])
+        again = train(config, tmp_path / f"{name}2", resume=True, store=hospitals)
+        assert again["test"] == whole["test"]
+        for file in (tmp_path / name / "models").iterdir():
+            assert file.read_bytes() == (tmp_path / f"{name}2" / "models" / file.name).read_bytes()
