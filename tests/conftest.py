@@ -40,7 +40,7 @@ def small_config(**sections: Any) -> Config:
     table: dict[str, Any] = {
         "threads": 1,
         "data": {"size": 16},
-        "model": {"net": "small_cnn"},
+        "model": {"net": "small_cnn", "weights": "none"},
         "peers": {"warmup": 1},
         "federation": {"rounds": 4, "cohort": 3, "steps": 2, "batch": 4},
         "optimizer": {"lr": 1e-3},

@@ -96,7 +96,18 @@ def test_the_audit_fails_where_something_leaks(tmp_path: Path) -> None:
 def test_pretrain_then_train_from_it(tmp_path: Path) -> None:
     store, weights = tmp_path / "store", tmp_path / "b.safetensors"
     fedperl("data", "prepare", write_archive(tmp_path / "clinic"), "--out", store, "--size", "32", "--quiet")
-    arguments = ["pretrain", store, "--out", weights, "--net", "small_cnn", "--epochs", "3", "--batch", "16"]
+    arguments: list[str | Path] = [
+        "pretrain",
+        store,
+        "--out",
+        weights,
+        "--net",
+        "small_cnn",
+        "--epochs",
+        "3",
+        "--batch",
+        "16",
+    ]
     about = json.loads(fedperl(*arguments, "--json").stdout)
     assert about["net"] == "small_cnn"
     assert "is there already" in fedperl(*arguments, ok=False).stderr
@@ -112,7 +123,17 @@ def test_pretrain_then_train_from_it(tmp_path: Path) -> None:
 def test_stopped_pretraining_goes_on_with_the_same_bytes(tmp_path: Path, how: signal.Signals) -> None:
     store = tmp_path / "store"
     fedperl("data", "prepare", write_archive(tmp_path / "clinic"), "--out", store, "--size", "32", "--quiet")
-    arguments = ["pretrain", store, "--net", "small_cnn", "--epochs", "30", "--batch", "16", "--quiet"]
+    arguments: list[str | Path] = [
+        "pretrain",
+        store,
+        "--net",
+        "small_cnn",
+        "--epochs",
+        "30",
+        "--batch",
+        "16",
+        "--quiet",
+    ]
     fedperl(*arguments, "--out", tmp_path / "whole")
     command = [*FEDPERL, *map(str, arguments), "--out", str(tmp_path / "cut")]
     process = subprocess.Popen(command, text=True, stderr=subprocess.PIPE)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.partition import split_by_group
@@ -25,6 +27,7 @@ from fedperl.seeds import seed_for
 from fedperl.settings import Objective, Optimizer, Views
 
 PARTIAL = ".partial"
+CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Pretraining:
     """How a backbone is trained: Adam, made anew every epoch, its rate falling over the epochs by half a cosine."""
 
     net: str = "efficientnet_b0"
+    size: int | None = None
+    """Enlarge the store's images to this many pixels: a network that halves 32 of them five times sees nothing."""
     epochs: int = 20
     lr: float = 1e-3
     batch: int = 64
@@ -56,7 +61,7 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
     if out.exists():
         raise RunError(f"{out}: is there already; wanted a new file")
     training, held = _split(store, settings)
-    images = torch.from_numpy(store.pixels(np.concatenate([training, held]))).to(settings.device)
+    images = _resized(torch.from_numpy(store.pixels(np.concatenate([training, held]))), settings)
     labels = torch.from_numpy(store.manifest.label[np.concatenate([training, held])]).to(settings.device)
     every = torch.arange(len(training), device=settings.device)
     data = LocalImages(images, labels, every, every[:0], len(store.classes))
@@ -82,7 +87,7 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
         "from": f"pretrained on {len(training)} images of {', '.join(np.unique(store.manifest.source))}",
         "settings": json.dumps(asdict(settings)),
         "store": store.digest(),
-        "size": str(store.size),
+        "size": str(images.shape[-1]),
         "validation_images": str(len(held)),
         "accuracy": found["accuracy"],
     }
@@ -104,6 +109,18 @@ def _split(store: Store, settings: Pretraining) -> tuple[Indices, Indices]:
     if not all(len(part) for part in parts):
         raise DataError(f"the store has {len(rows)} labelled images; wanted some of two groups or more to train on")
     return parts[0], parts[1]
+
+
+def _resized(images: Tensor, settings: Pretraining) -> Tensor:
+    """Return the images on the device, at the wanted size."""
+    if settings.size in (None, images.shape[-1]):
+        return images.to(settings.device)
+    found = torch.empty(len(images), 3, settings.size, settings.size, dtype=torch.uint8, device=settings.device)
+    for start in range(0, len(images), CHUNK):
+        part = images[start : start + CHUNK].to(settings.device).float()
+        larger = F.interpolate(part, size=settings.size, mode="bilinear", antialias=True)
+        found[start : start + CHUNK] = larger.round().clamp(0, 255).to(torch.uint8)
+    return found
 
 
 def _begun(aside: Path, recipe: str, epochs: int) -> int:

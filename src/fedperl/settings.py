@@ -245,6 +245,11 @@ class Config(Section):
                     "peers.selector is set but objective.kind = 'supervised' labels nothing; "
                     "wanted selector = 'none' or kind = 'fixmatch'"
                 )
+        if self.model.weights == "imagenet" and self.model.net != "efficientnet_b0":
+            raise ValueError(
+                f"model.weights = 'imagenet' are those of efficientnet_b0; wanted weights = 'none' or a file for "
+                f"net = {self.model.net!r}"
+            )
         if federation.quorum > federation.cohort:
             raise ValueError(
                 f"federation.quorum = {federation.quorum} is larger than federation.cohort = {federation.cohort}: "

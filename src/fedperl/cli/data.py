@@ -72,7 +72,7 @@ def prepare(
         console.print(sets_table(made, listings, classes))
         bytes_ = sum(file.stat().st_size for file in out.iterdir())
         print(
-            f"{found.images} images stored for {found.rows} rows, {found.twins} pairs of twins, "
+            f"{found.images} images stored for {found.rows} rows, pairs of twins: {made['twins']}, "
             f"{len(found.skipped)} files skipped (skipped.csv); {bytes_ / 2**20:.1f} MiB in {out}"
         )
 

@@ -34,6 +34,9 @@ def pretrain(
     store: Annotated[Path, typer.Argument(help="A store with labels.")],
     out: Annotated[Path, typer.Option(help="The safetensors file to write; use it as model.weights.")],
     net: Annotated[str, typer.Option(help="efficientnet_b0, resnet9 or small_cnn.")] = "efficientnet_b0",
+    size: Annotated[
+        int | None, typer.Option(min=16, max=224, help="Enlarge small images: EfficientNet sees little in 32 px.")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 20,
     lr: Annotated[float, typer.Option(min=1e-8, help="Of Adam, at the start; it falls by half a cosine.")] = 1e-3,
     batch: Annotated[int, typer.Option(min=2)] = 64,
@@ -52,7 +55,7 @@ def pretrain(
     if net not in NETS:
         raise typer.BadParameter(f"{net!r}; wanted one of {', '.join(NETS)}", param_hint="--net")
     check_device(device)
-    settings = Pretraining(net=net, epochs=epochs, lr=lr, batch=batch, seed=seed, device=device)
+    settings = Pretraining(net=net, size=size, epochs=epochs, lr=lr, batch=batch, seed=seed, device=device)
     try:
         with bar("epochs", hidden=quiet or as_json, number="validation accuracy") as progress:
             task = progress.add_task("pretrain", total=epochs, accuracy="")

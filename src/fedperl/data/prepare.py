@@ -60,7 +60,7 @@ class Prepared:
     rows: int
     images: int
     skipped: list[tuple[str, str, str]]  # set, image, reason
-    twins: int
+    twins: int | None  # pairs; None where they were not looked for
 
 
 def prepare(
@@ -162,18 +162,18 @@ def _finish(
     pixels = np.array([number for _, _, number in kept], dtype=np.int64)
     groups = np.array([row.group for _, row, _ in kept], dtype=np.str_)
     photographs = any(isinstance(row.pixels, Path) for _, row, _ in kept)
-    pairs = _twins(work) if recipe.twins and photographs else []
-    manifest = _manifest(listings[0].classes, kept, pixels, merge_groups(groups, pixels, pairs))
+    pairs = _twins(work) if recipe.twins and photographs else None
+    manifest = _manifest(listings[0].classes, kept, pixels, merge_groups(groups, pixels, pairs or []))
     manifest.write(work / MANIFEST)
     text = io.StringIO()
     csv.writer(text).writerows([("set", "image", "reason"), *skipped])
     write_durably(work / SKIPPED, text.getvalue().encode(), mode=0o644)
-    write_about(work, manifest.classes, _made(listings, rows, lines, recipe, codec, len(pairs)))
+    write_about(work, manifest.classes, _made(listings, rows, lines, recipe, codec, pairs))
     for name in (JOURNAL, RECIPE, "lock"):
         (work / name).unlink()
     sync_folder(work)
     work.rename(out)
-    return Prepared(out, len(manifest), int(pixels.max()) + 1, skipped, len(pairs))
+    return Prepared(out, len(manifest), int(pixels.max()) + 1, skipped, None if pairs is None else len(pairs))
 
 
 def _twins(work: Path) -> list[Pair]:
@@ -206,7 +206,7 @@ def _made(
     lines: Sequence[Line],
     recipe: Recipe,
     codec: Codec,
-    twins: int,
+    pairs: list[Pair] | None,
 ) -> dict[str, Any]:
     sets = []
     for listing in listings:
@@ -228,6 +228,6 @@ def _made(
         "fit": recipe.fit,
         "codec": f"jpeg, quality {QUALITY}" if codec == "jpeg" else codec,
         "pixel_cap": recipe.pixel_cap,
-        "twins": twins if recipe.twins else "not looked for",
+        "twins": "not looked for" if pairs is None else len(pairs),
         "sets": sets,
     }
