@@ -69,7 +69,7 @@ def test_from_an_archive_to_an_unseen_client(tmp_path: Path) -> None:
     assert evaluated["images"] == 160
     assert evaluated["malignancy"]["malignant"] == 80
     assert "AUROC" in fedperl("evaluate", tmp_path / "a", "--data", "dermsim").stdout
-    assert (tmp_path / "a" / "evaluations" / "dermsim.json").exists()
+    assert (tmp_path / "a" / "evaluations" / "dermsim-last.json").exists()
 
 
 def test_the_audit_fails_where_something_leaks(tmp_path: Path) -> None:
@@ -96,9 +96,13 @@ def test_the_audit_fails_where_something_leaks(tmp_path: Path) -> None:
 def test_pretrain_then_train_from_it(tmp_path: Path) -> None:
     store, weights = tmp_path / "store", tmp_path / "b.safetensors"
     fedperl("data", "prepare", write_archive(tmp_path / "clinic"), "--out", store, "--size", "32", "--quiet")
+    other = tmp_path / "other_store"
+    fedperl("data", "prepare", write_archive(tmp_path / "other"), "--out", other, "--size", "32", "--quiet")
+    assert "not dealt" in fedperl("data", "show", store).stdout
+    assert "The store is not dealt to clients" in fedperl("data", "audit", store).stdout
     arguments: list[str | Path] = [
         "pretrain",
-        store,
+        other,
         "--out",
         weights,
         "--net",

@@ -11,8 +11,10 @@ import torch
 
 from fedperl import train
 from fedperl.data.dermsim.hospitals import ten_hospitals, unseen_hospital
+from fedperl.data.manifest import Manifest
 from fedperl.data.partition import Partition, ServerPart
 from fedperl.data.partitions import deal
+from fedperl.data.readers.base import SKIN
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
@@ -24,7 +26,8 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
 from fedperl.learn.state import State, load_into, state_of
-from fedperl.learn.weights import load_model
+from fedperl.learn.weights import load_model, read_metadata, write_weights
+from fedperl.pretraining import Pretraining, pretrain
 from fedperl.settings import Partitioning, Scenario
 from tests.conftest import small_config, small_store
 
@@ -170,7 +173,7 @@ def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:
     train(small_config(), tmp_path / "run", store=hospitals)
     unseen = unseen_hospital(size=16, images=300)
     found = evaluate(tmp_path / "run", unseen)
-    assert json.loads((tmp_path / "run" / "evaluations" / "unseen.json").read_text()) == found
+    assert json.loads((tmp_path / "run" / "evaluations" / "unseen-last.json").read_text()) == found
     net = build_net("small_cnn", 8, seed=0)
     load_model(net, tmp_path / "run" / "models" / "last.safetensors", "small_cnn")
     net.eval()
@@ -186,10 +189,15 @@ def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:
 
 def test_a_client_that_was_seen_is_refused(tmp_path: Path, hospitals: Store) -> None:
     train(small_config(federation={"exclude": [8], "rounds": 1}), tmp_path / "run", store=hospitals)
-    with pytest.raises(DataError, match=r"of \d+ images were dealt to the clients of .*, the first: \S+ dermsim_"):
-        evaluate(tmp_path / "run", hospitals)
+    with pytest.raises(DataError, match=r"all \d+ images, or others of the same lesion or patient, were held by"):
+        evaluate(tmp_path / "run", hospitals, source="HAM10000")
     left_out = evaluate(tmp_path / "run", hospitals, source="PAD-UFES", name="pad")
     assert left_out["images"] == (hospitals.manifest.source == "PAD-UFES").sum()
+    assert left_out["left_out_as_seen"] == 0
+    everything = evaluate(tmp_path / "run", hospitals)
+    assert everything["images"] == left_out["images"]
+    assert everything["left_out_as_seen"] == len(hospitals.manifest) - left_out["images"]
+    assert (tmp_path / "run" / "evaluations" / "pad-PAD-UFES-last.json").exists()
     assert 0 <= left_out["classes"]["weighted_f1"] <= 1
     assert "auroc" in left_out["malignancy"]
     with pytest.raises(DataError, match="no labelled image of 'nothing'"):
@@ -198,8 +206,133 @@ def test_a_client_that_was_seen_is_refused(tmp_path: Path, hospitals: Store) -> 
         evaluate(tmp_path / "run", unseen_hospital(size=24, images=60))
     with pytest.raises(RunError, match="no such model; there are client_0_best"):
         evaluate(tmp_path / "run", unseen_hospital(size=16, images=60), model="best")
-    with pytest.raises(DataError, match="the store's classes are A, B, C"):
+    with pytest.raises(DataError, match="the classes of the images are A, B, C"):
         evaluate(tmp_path / "run", small_store())
+
+
+def listed_twice() -> Store:
+    """HAM10000's images also in ISIC 2019, dealt to the paper's clients from one of the two."""
+    hospitals = ten_hospitals(size=16, scale=0.02, seed=0)
+    ham = np.flatnonzero(hospitals.manifest.source == "HAM10000")
+    m = hospitals.manifest
+    rows = np.concatenate([np.arange(len(m)), ham])
+    source = m.source[rows].copy()
+    source[len(m) :] = "ISIC19"
+    manifest = Manifest(m.classes, m.image[rows], m.label[rows], m.group[rows], source, m.pixels[rows])
+    return Store(hospitals.images, manifest)
+
+
+def test_an_image_the_run_held_under_another_set_is_seen(tmp_path: Path) -> None:
+    store = listed_twice()
+    store = store.dealt(deal(store.manifest, Partitioning(kind="paper"), seed=0))
+    config = small_config(federation={"exclude": [5, 6, 7], "rounds": 1})
+    train(config, tmp_path / "run", store=store)
+    held = np.concatenate([c.rows() for n, c in enumerate(store.partition.clients) if n not in (5, 6, 7)])
+    held = np.concatenate([held, store.partition.server.rows()])
+    groups = set(store.manifest.group[held])
+    ham = np.flatnonzero(store.manifest.source == "HAM10000")
+    fresh = [row for row in ham if store.manifest.group[row] not in groups]
+    found = evaluate(tmp_path / "run", store, source="HAM10000")
+    assert (found["images"], found["left_out_as_seen"]) == (len(fresh), len(ham) - len(fresh))
+    assert found["left_out_as_seen"] > 0
+    # Another store with HAM10000 alone, other rows and no common pixels: by the archive's names.
+    alone = Manifest(SKIN, *(getattr(store.manifest, name)[ham] for name in ("image", "label", "group", "source")))
+    again = evaluate(tmp_path / "run", Store(store.pixels(ham), alone))
+    assert again["images"] == len(fresh)
+
+
+def test_a_model_that_gives_no_probabilities_is_refused(tmp_path: Path, hospitals: Store) -> None:
+    train(small_config(federation={"rounds": 1}), tmp_path / "run", store=hospitals)
+    path = tmp_path / "run" / "models" / "last.safetensors"
+    about, net = read_metadata(path), build_net("small_cnn", 8, seed=0)
+    huge = {
+        name: torch.full_like(tensor, 3e38) for name, tensor in net.state_dict().items() if tensor.is_floating_point()
+    }
+    write_weights(path, {**net.state_dict(), **huge}, about)
+    unseen = unseen_hospital(size=16, images=60)
+    with pytest.raises(RunError, match="probabilities that are not finite"):
+        evaluate(tmp_path / "run", unseen)
+    write_weights(path, net.state_dict(), {"net": "small_cnn"})
+    with pytest.raises(RunError, match="does not say its classes"):
+        evaluate(tmp_path / "run", unseen)
+
+
+def test_weights_that_saw_the_runs_images_are_refused(tmp_path: Path, hospitals: Store) -> None:
+    settings = Pretraining(net="small_cnn", epochs=1, batch=16)
+    pretrain(hospitals, tmp_path / "seen.safetensors", settings)
+    config = small_config(model={"weights": str(tmp_path / "seen.safetensors")}, federation={"rounds": 1})
+    with pytest.raises(DataError, match="was trained on images, lesions or patients that this run's clients hold"):
+        train(config, tmp_path / "a", store=hospitals)
+    pretrain(small_store(), tmp_path / "other.safetensors", settings)
+    config = small_config(model={"weights": str(tmp_path / "other.safetensors")}, federation={"rounds": 1})
+    train(config, tmp_path / "b", store=hospitals)
+
+
+def test_pretraining_that_diverges_says_so(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(RunError, match="no longer finite; wanted a lower rate"):
+        pretrain(store, tmp_path / "w", Pretraining(net="small_cnn", epochs=3, lr=1e30))
+    with pytest.raises(RunError, match="wanted a finite number"):
+        pretrain(store, tmp_path / "w", Pretraining(net="small_cnn", lr=float("nan")))
+    assert not (tmp_path / "w").exists()
+
+
+def test_pretraining_can_enlarge_the_images(tmp_path: Path, store: Store) -> None:
+    about = pretrain(store, tmp_path / "w", Pretraining(net="small_cnn", epochs=1, size=24, batch=100_000))
+    assert about["size"] == "24"
+
+
+def test_somebody_must_have_labels(tmp_path: Path, hospitals: Store) -> None:
+    config = small_config(scenario={"labels": "few_clients"}, federation={"exclude": [9]})
+    with pytest.raises(ConfigError, match="names client 9, which federation.exclude leaves out"):
+        train(config, tmp_path / "a", store=hospitals)
+    partition = hospitals.partition
+    bare = [dataclasses.replace(c, labelled=c.labelled[:0]) for c in partition.clients]
+    nobody = hospitals.dealt(dataclasses.replace(partition, clients=tuple(bare)))
+    with pytest.raises(DataError, match="nobody has a label to train on"):
+        train(small_config(), tmp_path / "b", store=nobody)
+
+
+def test_blank_labels_stay_blank_at_a_labelled_client() -> None:
+    store = small_store()
+    label = store.manifest.label.copy()
+    blank = store.partition.clients[1].unlabelled[:2]
+    label[blank] = -1
+    manifest = dataclasses.replace(store.manifest, label=label)
+    seen = seen_by(Scenario(labels="few_clients", labelled_clients=(1,)), store.partition, manifest, seed=1)
+    assert seen.clients[1].unlabelled.tolist() == blank.tolist()
+    assert (label[seen.clients[1].labelled] >= 0).all()
+
+
+def test_the_servers_test_images_never_score_a_profile(store: Store) -> None:
+    rows = store.partition.server.rows()
+    server = ServerPart(validation=rows[:4], test=rows[4:])
+    config = small_config(preset="authors_code")
+    scores = []
+    for change in (0, 1):
+        label = store.manifest.label.copy()
+        label[rows[4:]] = (label[rows[4:]] + change) % 3
+        dealt = dataclasses.replace(store.partition, server=server)
+        changed = Store(store.images, dataclasses.replace(store.manifest, label=label), dealt)
+        work = Workspace(config, 3)
+        scores.append(OwnImages(config, changed, work).score(state_of(work.net)))
+    assert scores[0] == scores[1]
+
+
+def test_a_refused_resume_leaves_the_record_alone(tmp_path: Path, store: Store) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(progress: Any) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        train(small_config(), tmp_path / "run", store=store, watchers=[stop])
+    before = (tmp_path / "run" / "partition.csv").read_bytes()
+    clients = store.partition.clients
+    other = store.dealt(dataclasses.replace(store.partition, clients=(clients[1], clients[0], *clients[2:])))
+    with pytest.raises(RunError, match="partition or starting weights are others"):
+        train(small_config(), tmp_path / "run", store=other, resume=True)
+    assert (tmp_path / "run" / "partition.csv").read_bytes() == before
 
 
 def ten_class_store() -> Store:

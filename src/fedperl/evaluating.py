@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from fedperl.data.dermsim.hospitals import unseen_hospital
+from fedperl.data.identity import archive_name, identities
 from fedperl.data.journal import Progress
 from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.prepare import prepare, recipe_of
-from fedperl.data.readers import read
+from fedperl.data.readers import read_named
 from fedperl.data.store import ABOUT, PARTITION, Store
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import classification
@@ -27,21 +28,34 @@ from fedperl.learn.weights import load_model, read_metadata
 TWO = ("benign", "malignant")
 
 
-def open_unseen(run: Path, data: str, progress: Progress = lambda done, total: None) -> Store:
+def open_unseen(
+    run: Path,
+    data: str,
+    *,
+    allow_missing: bool = False,
+    allow_bad: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Store:
     """Return the images of an unseen client: a store, a published archive prepared for this call, or drawn ones.
 
+    Args:
+        data: a store's folder, an archive's (or kind=FOLDER), or `dermsim`.
     Raises:
-        FedPerlError: the folder is neither, or the archive cannot be read.
+        FedPerlError: the folder is neither, the archive cannot be read, or its classes are not the run's.
     """
-    size = RunFolder(run).read_config().data.size
+    config = RunFolder(run).read_config()
     if data == "dermsim":
-        return unseen_hospital(size=size)
+        return unseen_hospital(size=config.data.size)
     if (Path(data) / ABOUT).exists():
         return Store.open(Path(data))
-    listing = read(Path(data))
+    listing = read_named(data)
+    results = RunFolder(run).read_results()
+    if results is not None:
+        _check_classes(listing.classes, tuple(results["classes"]), run)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "store"
-        prepare([listing], out, recipe_of([listing], size=size, twins=False), progress=progress)
+        recipe = recipe_of([listing], size=config.data.size, twins=False)
+        prepare([listing], out, recipe, allow_missing=allow_missing, allow_bad=allow_bad, progress=progress)
         return Store.open(out)
 
 
@@ -54,52 +68,57 @@ def evaluate(
     name: str = "unseen",
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Return the numbers of a run's model on a store it never saw, and keep them in the run folder.
+    """Return the numbers of a run's model on images it never saw, and keep them in the run folder.
 
     A store of the model's classes gives those of all classes; where the classes are the paper's, or the store's are
-    benign and malignant, also malignant against benign.
+    benign and malignant, also malignant against benign. Images, lesions and patients that the run's clients or server
+    held are left out, and counted.
 
     Args:
         model: which of the run's models, a file of its folder `models`.
         source: only the images of this data set.
-        name: of the file in the run folder.
+        name: of the images, for the file in the run folder.
     Raises:
-        RunError: the run has no such model.
-        DataError: the store's size or classes are not the model's, or the run was trained on some of its images.
+        RunError: the run has no such model, or it gives no probabilities.
+        DataError: the store's size or classes are not the model's, or nothing of it is unseen.
     """
     path = run / "models" / f"{model}.safetensors"
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in (run / "models").glob("*.safetensors")))
         raise RunError(f"{path}: no such model; {f'there are {there}' if there else 'the run has not finished'}")
     about = read_metadata(path)
-    classes = tuple(json.loads(about["classes"]))
-    _check_fits(store, classes, int(about["size"]), run)
-    rows = _rows(store, source)
-    _check_unseen(run, store, rows)
-    net = build_net(
-        about["net"], len(classes), seed=0, input_scale="imagenet" if about["input"] == "imagenet" else "unit"
-    )
+    try:
+        classes, size, scale = tuple(json.loads(about["classes"])), int(about["size"]), about["input"]
+    except (KeyError, ValueError) as error:
+        raise RunError(f"{path}: does not say its classes, size and input ({error!r}); wanted a run's model") from None
+    _check_classes(store.classes, classes, run)
+    if store.size != size:
+        raise DataError(f"the store holds images of {store.size} px; {run} was trained on {size} px")
+    rows, seen = _unseen(run, store, _rows(store, source))
+    net = build_net(about["net"], len(classes), seed=0, input_scale="imagenet" if scale == "imagenet" else "unit")
     load_model(net, path, about["net"])
     probabilities = predict(net.to(device), torch.from_numpy(store.pixels(rows))).cpu().numpy()
+    if not np.isfinite(probabilities).all():
+        raise RunError(f"{path}: gives probabilities that are not finite")
     truth = store.manifest.label[rows]
-    found: dict[str, Any] = {"model": model, "round": about["round"], "images": len(rows), "sets": _counts(store, rows)}
+    found: dict[str, Any] = {"model": model, "round": about["round"], "images": len(rows), "left_out_as_seen": seen}
+    found |= {"sets": _counts(store, rows)}
     if store.classes == classes:
         found["classes"] = classification(truth, probabilities).to_dict()
-    if store.classes == TWO or _grouped(classes):
+    if _grouped(classes):
         sick = truth == 1 if store.classes == TWO else malignant_classes(classes)[truth]
         found["malignancy"] = malignancy(sick, probabilities, malignant_classes(classes)).to_dict()
     folder = run / "evaluations"
     folder.mkdir(exist_ok=True)
-    write_durably(folder / f"{name}.json", (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
+    file = folder / f"{'-'.join(filter(None, (name, source, model)))}.json"
+    write_durably(file, (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
     return found
 
 
-def _check_fits(store: Store, classes: tuple[str, ...], size: int, run: Path) -> None:
-    if store.size != size:
-        raise DataError(f"the store holds images of {store.size} px; {run} was trained on {size} px")
-    if store.classes != classes and not (store.classes == TWO and _grouped(classes)):
+def _check_classes(theirs: tuple[str, ...], classes: tuple[str, ...], run: Path) -> None:
+    if theirs != classes and not (theirs == TWO and _grouped(classes)):
         raise DataError(
-            f"the store's classes are {', '.join(store.classes)}; {run} knows {', '.join(classes)}; "
+            f"the classes of the images are {', '.join(theirs)}; {run} knows {', '.join(classes)}; "
             f"wanted the same, or {' and '.join(TWO)} for a model of the paper's classes"
         )
 
@@ -130,19 +149,37 @@ def _counts(store: Store, rows: Indices) -> dict[str, int]:
     return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
 
-def _check_unseen(run: Path, store: Store, rows: Indices) -> None:
-    """Refuse images that a client or the server of the run held: the client would not be an unseen one."""
-    excluded = {str(number) for number in RunFolder(run).read_config().federation.exclude}
-    try:
-        with (run / PARTITION).open(newline="", encoding="utf-8") as file:
-            file.readline()
-            held = {(line["source"], line["image"]) for line in csv.DictReader(file) if line["holder"] not in excluded}
-    except (OSError, KeyError, csv.Error) as error:
-        raise RunError(f"{run / PARTITION}: cannot be read: {error!r}") from None
-    keys = store.manifest.names()
-    seen = [keys[row] for row in rows.tolist() if keys[row] in held]
-    if seen:
+def _unseen(run: Path, store: Store, rows: Indices) -> tuple[Indices, int]:
+    """Return the rows of which a client or the server of the run held nothing, and how many others there are.
+
+    By the image's name over all sets, its lesion or patient, and, where the store is the run's own, its pixels and
+    twins.
+    """
+    held = _held(run)
+    manifest = store.manifest
+    every = identities(manifest, np.arange(len(manifest)))
+    ours = np.array([name in held or published in held for name, published, _ in every])
+    groups = {every[row][2] for row in np.flatnonzero(ours)}
+    pixels = set(manifest.pixels[ours].tolist())
+    seen = np.array([bool(ours[r]) or every[r][2] in groups or int(manifest.pixels[r]) in pixels for r in rows])
+    if seen.all():
         raise DataError(
-            f"{len(seen)} of {len(rows)} images were dealt to the clients of {run}, the first: {' '.join(seen[0])}; "
-            "wanted a client it never saw"
+            f"all {len(rows)} images, or others of the same lesion or patient, were held by the clients or the server "
+            f"of {run}; wanted a client it never saw"
         )
+    return rows[~seen], int(seen.sum())
+
+
+def _held(run: Path) -> set[str]:
+    """Return the names and groups of all images that those who took part in a run held."""
+    excluded = {str(number) for number in RunFolder(run).read_config().federation.exclude}
+    path = run / PARTITION
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            file.readline()
+            lines = [line for line in csv.DictReader(file) if line["holder"] not in excluded]
+        return {archive_name(line["source"], line["image"]) for line in lines} | {
+            f"group {line['group']}" for line in lines
+        }
+    except (OSError, KeyError, csv.Error) as error:
+        raise RunError(f"{path}: cannot be read: {error!r}") from None

@@ -1,8 +1,9 @@
 """A backbone from any labelled store: the stand-in for ImageNet weights where they cannot be had."""
 
 import json
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedperl.data.identity import hashed, identities, to_text
 from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.partition import split_by_group
 from fedperl.data.store import Store
@@ -58,16 +60,20 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
         RunError: `out` is there already, or what is beside it was begun with other settings or images.
         DataError: the store has too few labelled images.
     """
+    if not math.isfinite(settings.lr):
+        raise RunError(f"lr {settings.lr}; wanted a finite number")
     if out.exists():
         raise RunError(f"{out}: is there already; wanted a new file")
     training, held = _split(store, settings)
-    images = _resized(torch.from_numpy(store.pixels(np.concatenate([training, held]))), settings)
-    labels = torch.from_numpy(store.manifest.label[np.concatenate([training, held])]).to(settings.device)
+    rows = np.concatenate([training, held])
+    images = _resized(torch.from_numpy(store.pixels(rows)), settings)
+    labels = torch.from_numpy(store.manifest.label[rows]).to(settings.device)
     every = torch.arange(len(training), device=settings.device)
     data = LocalImages(images, labels, every, every[:0], len(store.classes))
     net = build_net(settings.net, len(store.classes), seed=settings.seed).to(settings.device)
     net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     aside = out.with_name(out.name + PARTIAL)
+    settings = replace(settings, batch=min(settings.batch, len(training)))
     recipe = digest(json.dumps(asdict(settings) | {"store": store.digest()}, sort_keys=True).encode())
     done = _begun(aside, recipe, settings.epochs)
     if done:
@@ -75,6 +81,8 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
     accuracy = 0.0
     for epoch in range(done + 1, settings.epochs + 1):
         local_round(net, data, _epoch(settings, epoch, len(training)), seed=seed_for(settings.seed, "pretrain", epoch))
+        if not all(torch.isfinite(tensor).all() for tensor in net.state_dict().values()):
+            raise RunError(f"epoch {epoch}: the weights are no longer finite; wanted a lower rate than {settings.lr}")
         probabilities = predict(net, images[len(training) :]).cpu().numpy()
         accuracy = classification(store.manifest.label[held], probabilities).accuracy
         metadata = {"net": settings.net, "recipe": recipe, "epoch": str(epoch), "accuracy": f"{accuracy:.4f}"}
@@ -87,6 +95,9 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
         "from": f"pretrained on {len(training)} images of {', '.join(np.unique(store.manifest.source))}",
         "settings": json.dumps(asdict(settings)),
         "store": store.digest(),
+        "seen": to_text(
+            hashed({text for row in identities(store.manifest, np.concatenate([training, held])) for text in row})
+        ),
         "size": str(images.shape[-1]),
         "validation_images": str(len(held)),
         "accuracy": found["accuracy"],

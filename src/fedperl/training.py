@@ -8,16 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedperl import __version__
 from fedperl.config import config_hash
 from fedperl.data.batches import auto_steps
+from fedperl.data.identity import from_text, hashed, identities
 from fedperl.data.manifest import UNLABELLED
 from fedperl.data.partition import SERVER_PARTS, ClientPart, Partition
 from fedperl.data.partitions import deal
 from fedperl.data.scenarios import seen_by
-from fedperl.data.store import PARTITION, Store
+from fedperl.data.store import Store
 from fedperl.engines.local import LocalExchange
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import spread
@@ -31,9 +33,9 @@ from fedperl.federation.server import Server
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.files import digest
 from fedperl.learn.state import state_of
-from fedperl.learn.weights import load_backbone, resolve_weights
+from fedperl.learn.weights import load_backbone, read_metadata, resolve_weights
 from fedperl.machine import cores
-from fedperl.settings import Config
+from fedperl.settings import Config, Partitioning
 
 Results = dict[str, Any]
 
@@ -95,23 +97,32 @@ def dealt(store: Store, config: Config) -> Store:
     if dealing.file:
         return store.dealt(Partition.read(Path(dealing.file), store.manifest))
     if store.partition.clients and (dealing.kind == "auto" or (dealing.kind, data.source) == ("paper", "dermsim")):
+        ignored = [key for key in dealing.model_fields_set if key != "kind" and getattr(dealing, key) != _plain(key)]
+        if ignored:
+            raise ConfigError(
+                f"partition.{ignored[0]} = {getattr(dealing, ignored[0])!r} has no effect on images that come already "
+                "dealt; wanted a partition.kind that deals them anew"
+            )
         return store
     at_server = config.scenario.labels == "server"
     return store.dealt(deal(store.manifest, dealing, seed=data.seed, labels_at_server=at_server))
 
 
+def _plain(key: str) -> Any:
+    return Partitioning.model_fields[key].default
+
+
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
-    store.partition.write(folder.path / PARTITION, store.manifest)
-    partition = store.partition.hash(store.manifest)
+    partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)
     store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
     _check_trainable(config, store)
     work = Workspace(config, len(store.classes))
-    origin = store.digest() + _load_weights(config, work)
+    origin = store.digest() + _load_weights(config, work, store)
     clients = {number: client_of_store(number, store, config, work) for number in _members(config, store)}
     own = OwnImages(config, store, work)
-    if config.profile.server_score and not own.parts:
-        raise ConfigError("profile.server_score = true: the partition gives the server no images")
+    if config.profile.server_score and "validation" not in own.parts:
+        raise ConfigError("profile.server_score = true: the partition gives the server no images to validate on")
     server = Server(
         config,
         [_size(clients.get(number), config) for number in range(len(store.partition.clients))],
@@ -132,18 +143,20 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
         digest(origin.encode()),
         own.measure if measures else lambda _: {},
     )
-    folder.write_config(config)
-    rounds.restore()
-    rounds.run(watchers)
     about = {
         "net": config.model.net,
         "input": config.model.input_scale,
         "classes": json.dumps(store.classes),
         "size": str(store.size),
-        "run": server.run,
         "by": f"fedperl {__version__}",
     }
-    results = _results(rounds, clients, own, about) | {"partition": partition, "classes": list(store.classes)}
+    del store  # the clients have their own copies
+    if not (folder.path / "config.toml").exists():
+        folder.write_start(config, dealt_as)
+    rounds.restore()  # refuses another start's configuration, images or weights
+    folder.write_start(config, dealt_as)
+    rounds.run(watchers)
+    results = _results(rounds, clients, own, about) | {"partition": partition, "classes": json.loads(about["classes"])}
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
     return results
@@ -200,6 +213,11 @@ def _check_trainable(config: Config, store: Store) -> None:
         missing = rows[store.manifest.label[rows] == UNLABELLED]
         if len(missing):
             raise DataError(f"{name}: image {str(store.manifest.image[missing[0]])!r} has no label; wanted one")
+    few = config.scenario.labels == "few_clients"
+    if few and (out := [n for n in config.scenario.labelled_clients if n in config.federation.exclude]):
+        raise ConfigError(f"scenario.labelled_clients names client {out[0]}, which federation.exclude leaves out")
+    if not len(server.labelled) and not any(len(client.labelled) for _, client in parts):
+        raise DataError("nobody has a label to train on, neither a client nor the server")
     hint = " (a larger data.scale gives more)" if config.data.source == "dermsim" else ""
     for part in ("validation", "test"):
         without = [number for number, client in parts if not len(getattr(client, part))]
@@ -208,12 +226,11 @@ def _check_trainable(config: Config, store: Store) -> None:
                 f"client {without[0]} has no {part} images for method {config.method!r}; wanted at least one at every "
                 f"client, or at none and at the server{hint}"
             )
-    few = config.scenario.labels == "few_clients"  # those without labels then sit out a supervised method
     for number, client in parts:
         useful = len(client.labelled)
         if config.objective.kind != "supervised" or every:
             useful += len(client.unlabelled)
-        if not useful and not few:
+        if not useful and not few:  # with few labelled clients, the others sit out a supervised method
             raise DataError(
                 f"client {number} has no training images for method {config.method!r}; wanted at least one{hint}"
             )
@@ -233,10 +250,28 @@ def _steps(config: Config, clients: list[ClientPart]) -> int:
     return auto_steps((client.unlabelled_at_once() for client in clients), config.federation.batch)
 
 
-def _load_weights(config: Config, work: Workspace) -> str:
-    """Put the starting weights into the network and return their hash; nothing where they are drawn."""
+def _load_weights(config: Config, work: Workspace, store: Store) -> str:
+    """Put the starting weights into the network and return their hash; nothing where they are drawn.
+
+    Raises:
+        DataError: the file cannot be used, or was trained on images, lesions or patients of this run.
+    """
     path = resolve_weights(config.model.weights)
-    return "" if path is None else load_backbone(work.net, path, config.model.net)
+    if path is None:
+        return ""
+    found = load_backbone(work.net, path, config.model.net)
+    held = np.concatenate([rows for _, rows in store.partition.places()])
+    ours = hashed({text for row in identities(store.manifest, held) for text in row})
+    try:
+        seen = np.isin(ours, from_text(read_metadata(path).get("seen", "")))
+    except ValueError as error:
+        raise DataError(f"{path}: metadata: seen: {error}") from None
+    if seen.any():
+        raise DataError(
+            f"{path}: was trained on images, lesions or patients that this run's clients hold, with their labels: the "
+            "run would be tested on what it has seen; wanted weights from other images"
+        )
+    return found
 
 
 def _results(rounds: Rounds, clients: dict[int, Client], own: OwnImages, about: dict[str, str]) -> Results:

@@ -73,7 +73,7 @@ def test_partition_file_round_trip(tmp_path: Path) -> None:
     assert (again.clients[0].step == streams.step).all()
     for name, rows in partition.places():
         assert (dict(again.places())[name] == rows).all()
-    line = f"0,labelled,,test,{store.manifest.image[first.labelled[0]]}"
+    line = f"0,labelled,,test,{store.manifest.image[first.labelled[0]]},{store.manifest.group[first.labelled[0]]}"
     assert line in file.read_text().splitlines()  # by name: the same file serves a store of another size
 
 
@@ -83,7 +83,10 @@ def test_bad_partition_files_are_refused(tmp_path: Path) -> None:
     good = file.read_text()
     for bad, message in (
         ('{"clients": 3}', r"p\.csv: cannot be read as a partition"),
-        (good.replace("image_0\n", "image_x\n"), r"p\.csv, line \d+: no image 'image_x' of 'test' in the store"),
+        (good.replace(",image_0,", ",image_x,"), r"p\.csv, line \d+: no image 'image_x' of 'test' in the store"),
+        (good.replace("false", '"no"', 1), r"p\.csv: straddles is 'no'; wanted true or false"),
+        (good.replace("0,unlabelled,,", "0,unlabelled,-1,"), r"steps \[-1\] \.\.\.; wanted 0, 1, 2"),
+        (good.replace("0,unlabelled,,", "0,unlabelled,99999999999,"), r"wanted 0, 1, 2 and so on"),
         (good.replace("0,labelled", "7,labelled"), r"holder '7', part 'labelled'; there are 5 clients"),
         (good.replace("0,labelled", "0,secret"), r"holder '0', part 'secret'"),
         (good + "0,labelled\n", r"p\.csv, line \d+: wanted the columns"),
@@ -93,6 +96,8 @@ def test_bad_partition_files_are_refused(tmp_path: Path) -> None:
             Partition.read(file, store.manifest)
     with pytest.raises(DataError, match="cannot be read as a partition"):
         Partition.read(tmp_path / "none.csv", store.manifest)
+    file.write_bytes(b"\xef\xbb\xbf" + good.replace("\n", "\r\n").encode())  # as a spreadsheet saves it
+    assert Partition.read(file, store.manifest).hash(store.manifest) == store.partition.hash(store.manifest)
 
 
 def test_leaks_are_refused() -> None:
@@ -103,7 +108,7 @@ def test_leaks_are_refused() -> None:
         store.partition.check(groups)
     dataclasses.replace(store.partition, straddles=True).check(groups)
     twice = Partition(store.partition.clients, ServerPart(validation=store.partition.clients[0].test[:1]))
-    with pytest.raises(DataError, match="is dealt to the server, validation and to client 0, test"):
+    with pytest.raises(DataError, match="row .* is dealt to the server, validation and to client 0, test"):
         twice.check(store.manifest.group)
     with pytest.raises(DataError, match="the manifest has 3 rows"):
         store.partition.check(store.manifest.group[:3])

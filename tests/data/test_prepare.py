@@ -80,6 +80,18 @@ def test_every_kind_of_eight_bit_image_becomes_rgb(mode: str) -> None:
     assert np.asarray(decode(out.getvalue(), 24)).shape == (24, 24, 3)
 
 
+def sixteen_bit_rgb() -> bytes:
+    """A PNG of 2 x 2 pixels, 16 bits a channel, which Pillow would read as 8."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        body = kind + content
+        return len(content).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+    header = (2).to_bytes(4, "big") * 2 + bytes([16, 2, 0, 0, 0])
+    pixels = zlib.compress((b"\0" + bytes(12)) * 2)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
 def test_bad_images_are_named() -> None:
     good = jpeg(picture(1))
     deep = io.BytesIO()
@@ -91,6 +103,7 @@ def test_bad_images_are_named() -> None:
         (b"hello" * 50, "not an image"),
         (good[: len(good) // 2], "cannot be decoded: OSError"),
         (deep.getvalue(), "more than 8 bits"),
+        (sixteen_bit_rgb(), "more than 8 bits"),
         (gif.getvalue(), "not an image of a known format"),
         (bytes(128) + b"DICM" + bytes(100), "DICOM"),
     ):
@@ -102,7 +115,7 @@ def test_huge_images_are_refused_from_their_header() -> None:
     small = io.BytesIO()
     Image.new("L", (8, 8)).save(small, "PNG")
     header = bytearray(small.getvalue())
-    for edge, reason in ((12_000, r"12000 x 12000 pixels; at most 100000000 in all"), (60_000, "far more pixels")):
+    for edge, reason in ((12_000, r"12000 x 12000 pixels; at most 100000000 in all"), (60_000, "far too many pixels")):
         header[16:24] = edge.to_bytes(4, "big") * 2  # nothing behind it
         header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
         with pytest.raises(BadImageError, match=reason):
@@ -315,6 +328,35 @@ def test_a_stopped_call_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, mon
     prepare([read(folder)], tmp_path / "store", bare(), progress=stop if False else lambda done, _: seen.append(done))
     assert seen[0] >= 16
     assert files(tmp_path / "store") == files(tmp_path / "whole")
+
+
+def test_changed_arrays_start_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FLUSH_EVERY", 2)
+    pixels = np.random.default_rng(0).integers(0, 256, size=(8, 16, 16, 3), dtype=np.uint8)
+    rows = [Row(f"{i}", pixels[i], "a", f"{i}") for i in range(8)]
+    listing = Listing("arrays", tmp_path, ("a",), rows)
+
+    def stop(done: int, total: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare([listing], tmp_path / "store", bare(16), progress=stop)
+    pixels[0] = 255 - pixels[0]
+    prepare([listing], tmp_path / "store", bare(16))
+    assert (Store.open(tmp_path / "store").images == pixels.transpose(0, 3, 1, 2)).all()
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", 5)
+    listing, away = read(folder), tmp_path / "away.jpg"
+    status = (folder / "2.jpg").stat()
+    (folder / "2.jpg").rename(away)
+    with pytest.raises(DataError, match="1 of 5 images cannot be used"):
+        prepare([listing], tmp_path / "store", bare())
+    away.rename(folder / "2.jpg")
+    os.utime(folder / "2.jpg", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert prepare([listing], tmp_path / "store", bare()).skipped == []
 
 
 def test_another_recipe_or_changed_files_start_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,11 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: peers.T=3.")
 ]
 
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Go on where a table lists images that are not there.")
+]
+AllowBad = Annotated[bool, typer.Option("--allow-bad", help="Go on where more than 1 % of the files cannot be used.")]
+
 console = Console(width=None if sys.stdout.isatty() else 130)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedperl.cli.common import AsJson, Quiet, Settings, bar, console, stopped
+from fedperl.cli.common import AllowBad, AllowMissing, AsJson, Quiet, Settings, bar, console, stopped
 
 if TYPE_CHECKING:
     from fedperl.data.store import Store
@@ -23,32 +23,29 @@ def prepare(
     ],
     out: Annotated[Path, typer.Option(help="The store to write: a new folder.")],
     size: Annotated[
-        int | None, typer.Option(min=16, max=512, help="Pixels along an edge; 224, and 32 for CIFAR-10 and the like.")
+        int | None, typer.Option(min=16, max=224, help="Pixels along an edge; 224, and 32 for CIFAR-10 and the like.")
     ] = None,
     fit: Annotated[str, typer.Option(help="crop: the largest centred square; squash: the whole image.")] = "crop",
     codec: Annotated[str, typer.Option(help="auto, jpeg (quality 85) or png (loses nothing).")] = "auto",
-    pixel_cap: Annotated[int, typer.Option(min=1, help="Files with more pixels are skipped unread.")] = 100_000_000,
+    pixel_cap: Annotated[
+        int, typer.Option(min=1, max=178_000_000, help="Files with more pixels are skipped unread.")
+    ] = 100_000_000,
     twins: Annotated[bool, typer.Option(help="Look for near duplicates and keep them in one group.")] = True,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Go on where a table lists images that are not there.")
-    ] = False,
-    allow_bad: Annotated[
-        bool, typer.Option("--allow-bad", help="Go on where more than 1 % of the files cannot be used.")
-    ] = False,
+    allow_missing: AllowMissing = False,
+    allow_bad: AllowBad = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn published archives into one packed store; the same command goes on after a stop."""
     from fedperl.data.prepare import prepare as prepare_store
     from fedperl.data.prepare import recipe_of
-    from fedperl.data.readers import read
+    from fedperl.data.readers import read_named
     from fedperl.data.store import read_about
     from fedperl.report.tables import sets_table
 
     listings = []
     for text in folders:
-        kind, equals, folder = text.partition("=")
-        listings.append(read(Path(folder), kind) if equals and not Path(text).exists() else read(Path(text)))
+        listings.append(read_named(text))
         if not quiet and not as_json:
             print(f"{listings[-1].source}: {len(listings[-1].rows)} images, {len(listings[-1].missing)} missing")
     recipe = recipe_of(listings, size=size, fit=fit, codec=codec, pixel_cap=pixel_cap, twins=twins)
@@ -113,7 +110,7 @@ def partition(
     settings: Settings = None,
 ) -> None:
     """Deal a store to clients and write who holds what, to be read, compared and used again (partition.file)."""
-    store = _open(what, settings)
+    store = _open(what, settings, decode=False)
     store.partition.write(out, store.manifest)
     print(f"{len(store.partition.clients)} clients in {out}, hash {store.partition.hash(store.manifest)[:16]}")
 
@@ -128,7 +125,7 @@ def show(
     from fedperl.data.audit import class_counts
     from fedperl.report.tables import store_table
 
-    store = _open(what, settings)
+    store = _open(what, settings, decode=False)
     if as_json:
         print(json.dumps({"made": store.made, "partition": dict(store.partition.made), "counts": class_counts(store)}))
     else:
@@ -141,17 +138,22 @@ def show(
             print(f"Contact sheet in {sheet}")
 
 
-def _open(what: Path | None, settings: list[str] | None) -> "Store":
-    """Return the store that is meant, dealt as the settings say."""
+def _open(what: Path | None, settings: list[str] | None, *, decode: bool = True) -> "Store":
+    """Return the store that is meant, dealt as the settings say.
+
+    A store that nobody asked to deal, and that is none of the paper's, stays undealt.
+    """
     from fedperl.config import load_config
+    from fedperl.data.partitions.paper import has_paper_sets
     from fedperl.data.store import Store
     from fedperl.demo import demo_config
     from fedperl.training import dealt, open_store
 
     if what is not None and what.is_dir():
-        store = Store.open(what)
-        given = [f"data.source={json.dumps(str(what))}", f"data.size={min(224, store.size)}"]
-        return dealt(store, load_config(None, [*given, *(settings or [])]))
+        store = Store.open(what, decode=decode)
+        config = load_config(None, [f"data.source={json.dumps(str(what))}", *(settings or [])])
+        undealt = not config.partition.model_fields_set and not store.partition.clients
+        return store if undealt and not has_paper_sets(store.manifest) else dealt(store, config)
     if what is not None or settings:
         return open_store(load_config(what, settings or []))
     return open_store(demo_config("fedperl", 1))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedperl.cli.common import AsJson, Quiet, bar, console, stopped
+from fedperl.cli.common import AllowBad, AllowMissing, AsJson, Quiet, bar, console, stopped
 
 
 def import_weights(
@@ -70,7 +70,7 @@ def pretrain(
     except KeyboardInterrupt:
         stopped("the same command goes on after the last whole epoch")
     if as_json:
-        print(json.dumps(about))
+        print(json.dumps({name: value for name, value in about.items() if name != "seen"}))
     elif not quiet:
         print(f"Validation accuracy {about['accuracy']} on {about['validation_images']} images; weights in {out}")
 
@@ -82,6 +82,8 @@ def evaluate(
     ],
     model: Annotated[str, typer.Option(help="Which of the run's models.")] = "last",
     source: Annotated[str | None, typer.Option(help="Only the images of this data set of the store.")] = None,
+    allow_missing: AllowMissing = False,
+    allow_bad: AllowBad = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -95,13 +97,19 @@ def evaluate(
     check_device(device)
     with bar("images", hidden=quiet or as_json) as progress:
         task = progress.add_task("images", total=None)
-        store = open_unseen(run, data, lambda done, total: progress.update(task, completed=done, total=total))
+        store = open_unseen(
+            run,
+            data,
+            allow_missing=allow_missing,
+            allow_bad=allow_bad,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
         progress.update(task, completed=len(store.images), total=len(store.images))
-    name = Path(data).name or "unseen"
+    name = Path(data.partition("=")[2] or data).name or "unseen"
     found = evaluate_run(run, store, model=model, source=source, name=name, device=device)
     if as_json:
         print(json.dumps(found))
     elif not quiet:
         for shown in evaluation_tables(found):
             console.print(shown)
-        print(f"Also in {run / 'evaluations' / f'{name}.json'}")
+        print(f"Also in {run / 'evaluations'}")

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from fedperl.data.identity import ISIC_ARCHIVE
 from fedperl.data.packed import BLOB, PIXEL_CAP, BadImageError, Codec, Fit, decode, encode, in_order
 from fedperl.data.readers.base import Listing, Row
 from fedperl.files import digest, write_durably
@@ -23,8 +24,6 @@ from fedperl.files import digest, write_durably
 JOURNAL, RECIPE = "journal.jsonl", "recipe.json"
 FLUSH_EVERY = 256  # rows
 FILE_CAP = 256 * 2**20  # bytes
-ISIC_ARCHIVE = ("HAM10000", "ISIC19", "ISIC20")
-"""Sets that take their names from one archive: one name is one photograph."""
 
 Progress = Callable[[int, int], None]
 
@@ -70,9 +69,12 @@ def _read_journal(work: Path) -> list[Line]:
     lines = []
     for text in (work / JOURNAL).read_bytes().split(b"\n")[:-1]:  # what follows the last newline was cut
         try:
-            lines.append(Line(**json.loads(text)))
+            line = Line(**json.loads(text))
         except (ValueError, TypeError):
             break
+        if not line.content:  # its file could not be read: perhaps it can now
+            break
+        lines.append(line)
     return lines
 
 

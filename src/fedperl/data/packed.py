@@ -26,6 +26,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 QUALITY = 85
 PIXEL_CAP = 100_000_000
+LARGEST_CAP = 178_000_000  # what Pillow itself refuses
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -56,7 +57,7 @@ def decode(content: bytes | Images, size: int, fit: Fit = "crop", pixel_cap: int
                 width, height = image.size
                 if width * height > pixel_cap:
                     raise BadImageError(f"{width} x {height} pixels; at most {pixel_cap} in all")
-                if image.mode in DEEP:
+                if image.mode in DEEP or any(";16" in str(tile[3]) for tile in image.tile):
                     raise BadImageError(f"more than 8 bits a channel (mode {image.mode})")
                 image.draft("RGB", (2 * size, 2 * size))  # a JPEG much larger than wanted is decoded smaller
                 upright = ImageOps.exif_transpose(image)
@@ -64,7 +65,7 @@ def decode(content: bytes | Images, size: int, fit: Fit = "crop", pixel_cap: int
     except BadImageError:
         raise
     except Image.DecompressionBombError:
-        raise BadImageError(f"far more pixels than the {pixel_cap} allowed") from None
+        raise BadImageError("far too many pixels") from None
     except UnidentifiedImageError:
         raise BadImageError("not an image of a known format") from None
     except Exception as error:  # a decoder may raise anything on hostile bytes
@@ -102,6 +103,17 @@ def unpack(folder: Path) -> Images:
         start += len(chunk)
     assert images is not None
     return images
+
+
+def shape_of(folder: Path) -> tuple[int, int, int, int]:
+    """Return the shape that `unpack` would give: the first image is decoded, no other.
+
+    Raises:
+        DataError: as `unpack`.
+    """
+    blob, offsets = _open(folder)
+    size = _pixels(folder, blob, offsets, 0).shape[0]
+    return len(offsets) - 1, 3, size, size
 
 
 def stream(folder: Path, *, chunk: int = 512) -> Iterator[Images]:

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from fedperl.data.manifest import Indices, Manifest
+from fedperl.data.manifest import Indices, Manifest, Names
 from fedperl.errors import DataError
 from fedperl.files import write_durably
 
 Part = Literal["labelled", "unlabelled", "validation", "test"]
 PARTS: tuple[Part, ...] = ("labelled", "unlabelled", "validation", "test")
 SERVER_PARTS: tuple[Part, ...] = ("labelled", "validation", "test")
-COLUMNS = ("holder", "part", "step", "source", "image")
+NEEDED = ("holder", "part", "step", "source", "image")
+COLUMNS = (*NEEDED, "group")  # the last for the reader, and to know an unseen client by
 
 
 def no_rows() -> Indices:
@@ -42,6 +42,9 @@ class ClientPart:
     def __post_init__(self) -> None:
         if len(self.step) not in (0, len(self.unlabelled)):
             raise DataError(f"partition: {len(self.step)} steps for {len(self.unlabelled)} unlabelled rows")
+        found = np.unique(self.step)
+        if len(found) and not (found[0] == 0 and found[-1] == len(found) - 1):
+            raise DataError(f"partition: steps {found[:5].tolist()} ...; wanted 0, 1, 2 and so on, none left out")
 
     def unlabelled_at_once(self) -> int:
         """Return how many unlabelled images are there at a time, at least."""
@@ -100,7 +103,8 @@ class Partition:
         text.write(f"# {json.dumps(about)}\n")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        keys = manifest.names()
+        groups = manifest.about.get("published_group", manifest.group).tolist()
+        keys = [(*name, group) for name, group in zip(manifest.names(), groups, strict=True)]
         for part in SERVER_PARTS:
             writer.writerows(("server", part, "", *keys[row]) for row in getattr(self.server, part).tolist())
         for number, client in enumerate(self.clients):
@@ -127,7 +131,7 @@ class Partition:
             DataError: the file is missing, is no partition, or names an image that the manifest does not have.
         """
         try:
-            first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+            first, _, rest = path.read_text(encoding="utf-8-sig").partition("\n")
             about = json.loads(first.removeprefix("#"))
             lines = list(csv.DictReader(io.StringIO(rest)))
             sources = [str(source) for source in about["clients"]]
@@ -135,13 +139,13 @@ class Partition:
             held: dict[tuple[str, str], list[int]] = {}
             steps: dict[str, list[int]] = {}
             for number, line in enumerate(lines, start=3):
-                if None in line or None in line.values() or set(line) != set(COLUMNS):
-                    raise DataError(f"{path}, line {number}: wanted the columns {', '.join(COLUMNS)}")
+                if None in line or None in line.values() or not set(NEEDED) <= set(line):
+                    raise DataError(f"{path}, line {number}: wanted the columns {', '.join(NEEDED)}")
                 key = (line["source"], line["image"])
                 if key not in rows:
                     raise DataError(f"{path}, line {number}: no image {key[1]!r} of {key[0]!r} in the store")
                 held.setdefault((line["holder"], line["part"]), []).append(rows[key])
-                if line["step"]:
+                if line["step"] and line["part"] == "unlabelled":
                     steps.setdefault(line["holder"], []).append(int(line["step"]))
             known = {(str(c), part) for c in range(len(sources)) for part in PARTS}
             known |= {("server", part) for part in SERVER_PARTS}
@@ -164,13 +168,17 @@ class Partition:
                 for c, source in enumerate(sources)
             )
             server = ServerPart(*(of("server", part) for part in SERVER_PARTS))
-            return Partition(clients, server, dict(about["made"]), bool(about["straddles"]))
+            if not isinstance(about["straddles"], bool):
+                raise DataError(f"{path}: straddles is {about['straddles']!r}; wanted true or false")
+            return Partition(clients, server, dict(about["made"]), about["straddles"])
         except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             raise DataError(f"{path}: cannot be read as a partition: {error!r}") from None
 
-    def check(self, groups: npt.NDArray[np.str_]) -> None:
+    def check(self, groups: Names, images: Names | None = None) -> None:
         """Refuse a partition whose rows are not in the manifest, are dealt twice, or split a group over two uses.
 
+        Args:
+            images: their names, for the message.
         Raises:
             DataError: naming the row or group, and the two places.
         """
@@ -181,7 +189,8 @@ class Partition:
                 if not 0 <= row < len(groups):
                     raise DataError(f"partition: {name} holds row {row}; the manifest has {len(groups)} rows")
                 if row in place:
-                    raise DataError(f"partition: row {row} is dealt to {place[row]} and to {name}")
+                    which = f"row {row}" if images is None else f"image {str(images[row])!r}"
+                    raise DataError(f"partition: {which} is dealt to {place[row]} and to {name}")
                 place[row] = name
                 if group_place.setdefault(str(groups[row]), name) != name and not self.straddles:
                     raise DataError(
@@ -193,7 +202,7 @@ class Partition:
 def split_by_group(
     rows: Indices,
     labels: Indices,
-    groups: npt.NDArray[np.str_],
+    groups: Names,
     sizes: Sequence[int],
     generator: np.random.Generator,
 ) -> list[Indices]:

@@ -24,7 +24,7 @@ from fedperl.data.readers.base import Listing, Row
 from fedperl.data.store import MANIFEST, write_about
 from fedperl.data.twins import Fingerprints, Pair, find_twins, fingerprints, merge_groups
 from fedperl.errors import DataError
-from fedperl.files import lock, sync_folder, write_durably
+from fedperl.files import digest, lock, sync_folder, write_durably
 
 PARTIAL, SKIPPED = ".partial", "skipped.csv"
 BAD_SHARE = 0.01
@@ -125,8 +125,10 @@ def _describe(rows: Iterable[tuple[Listing, Row]]) -> str:
     """Return a digest of all that decides the store, files by name, size and time."""
     found = hashlib.sha256()
     for listing, row in rows:
-        where: object = "array"
-        if isinstance(row.pixels, Path):
+        where: object = "unreadable"
+        if isinstance(row.pixels, np.ndarray):
+            where = digest(row.pixels.tobytes())
+        else:
             with suppress(OSError):
                 status = row.pixels.stat()
                 where = (str(row.pixels.relative_to(listing.folder)), status.st_size, status.st_mtime_ns)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedperl.data.manifest import Manifest
+from fedperl.data.manifest import UNLABELLED, Manifest
 from fedperl.data.partition import ClientPart, Partition, ServerPart, no_rows, split_by_group
 from fedperl.errors import ConfigError, DataError
 from fedperl.seeds import seed_for
@@ -33,7 +33,7 @@ def seen_by(scenario: Scenario, partition: Partition, manifest: Manifest, *, see
             f"there are clients 0 to {len(partition.clients) - 1}"
         )
     clients = tuple(
-        _with_all_labels(client) if number in scenario.labelled_clients else _without_labels(client)
+        _with_all_labels(client, manifest) if number in scenario.labelled_clients else _without_labels(client)
         for number, client in enumerate(partition.clients)
     )
     return replace(partition, clients=clients)
@@ -48,9 +48,10 @@ def _without_labels(client: ClientPart) -> ClientPart:
     return replace(client, labelled=no_rows(), unlabelled=every)
 
 
-def _with_all_labels(client: ClientPart) -> ClientPart:
+def _with_all_labels(client: ClientPart, manifest: Manifest) -> ClientPart:
     every = np.sort(np.concatenate([client.labelled, client.unlabelled]))
-    return replace(client, labelled=every, unlabelled=no_rows(), step=no_rows())
+    known = manifest.label[every] != UNLABELLED
+    return replace(client, labelled=every[known], unlabelled=every[~known], step=no_rows())
 
 
 def _trains(server: ServerPart, scenario: Scenario, manifest: Manifest, seed: int) -> ServerPart:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedperl.data.manifest import Indices, Manifest
-from fedperl.data.packed import unpack
+from fedperl.data.packed import shape_of, unpack
 from fedperl.data.partition import Partition
 from fedperl.errors import DataError
 from fedperl.files import write_durably
@@ -54,7 +54,7 @@ class Store:
             raise DataError(
                 f"store: {len(self.images)} images, but the manifest points to {pixels.min()} ... {pixels.max()}"
             )
-        self.partition.check(self.manifest.group)
+        self.partition.check(self.manifest.group, self.manifest.image)
 
     def pixels(self, rows: Indices) -> Images:
         """Return a copy of the images of the given rows, (n, 3, size, size)."""
@@ -82,9 +82,11 @@ class Store:
         write_about(folder, self.classes, self.made)
 
     @staticmethod
-    def open(folder: Path) -> "Store":
+    def open(folder: Path, *, decode: bool = True) -> "Store":
         """Return the store of a folder: packed images are decoded by all cores, plain ones stay on disk, mapped.
 
+        Args:
+            decode: false leaves packed images black, for those who want the lists alone.
         Raises:
             DataError: the folder holds no store, or one that contradicts itself.
         """
@@ -92,7 +94,10 @@ class Store:
         manifest = Manifest.read(folder / MANIFEST, classes)
         try:
             plain = (folder / PLAIN).exists()
-            images = np.load(folder / PLAIN, mmap_mode="r", allow_pickle=False) if plain else unpack(folder)
+            if plain:
+                images = np.load(folder / PLAIN, mmap_mode="r", allow_pickle=False)
+            else:
+                images = unpack(folder) if decode else np.broadcast_to(np.uint8(0), shape_of(folder))
         except (OSError, ValueError) as error:
             raise DataError(f"{folder}: its images cannot be read: {error!r}") from None
         dealt = (folder / PARTITION).exists()

@@ -134,8 +134,9 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
     rows = part.rows()
     images = torch.from_numpy(store.pixels(rows)).to(config.device)
     labels = torch.from_numpy(store.manifest.label[rows]).to(config.device)
-    place = _places(part, config.device)
-    labelled, unlabelled = place["labelled"], place["unlabelled"]
+    place = _places(part)
+    every = torch.arange(len(rows), device=config.device)
+    labelled, unlabelled = every[place["labelled"]], every[place["unlabelled"]]
     if config.objective.labels == "all":
         labelled, unlabelled = torch.cat([labelled, unlabelled]), unlabelled[:0]
     training = LocalImages(images, labels, labelled, unlabelled, len(store.classes))
@@ -152,12 +153,12 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
     )
 
 
-def _places(part: ClientPart, device: str) -> dict[str, Tensor]:
-    """Return the positions of each use within the client's own rows."""
-    places: dict[str, Tensor] = {}
+def _places(part: ClientPart) -> dict[str, slice]:
+    """Return where each use lies within the client's own rows: slices, so that no image is copied."""
+    places: dict[str, slice] = {}
     start = 0
     for name in PARTS:
         stop = start + len(getattr(part, name))
-        places[name] = torch.arange(start, stop, device=device)
+        places[name] = slice(start, stop)
         start = stop
     return places

@@ -31,13 +31,12 @@ class OwnImages:
         self.streams = any(len(client.step) for client in store.partition.clients)
 
     def score(self, state: State) -> tuple[float, float]:
-        """Return a model's accuracy and mean loss on all of them, whatever their use."""
-        images = torch.cat([part.images for part in self.parts.values()])
-        labels = torch.cat([part.labels for part in self.parts.values()])
+        """Return a model's accuracy and mean loss on the validation images."""
+        own = self.parts["validation"]
         load_into(self.work.net, state)
-        probabilities = predict(self.work.net, images)
-        accuracy = (probabilities.argmax(1) == labels).float().mean()
-        return float(accuracy), float(F.nll_loss(probabilities.clamp_min(1e-12).log(), labels))
+        probabilities = predict(self.work.net, own.images)
+        accuracy = (probabilities.argmax(1) == own.labels).float().mean()
+        return float(accuracy), float(F.nll_loss(probabilities.clamp_min(1e-12).log(), own.labels))
 
     def evaluate(self, state: State, part: str) -> dict[str, float]:
         """Return the numbers of a model on one part."""

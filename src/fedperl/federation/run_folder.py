@@ -66,8 +66,9 @@ class RunFolder:
         except ConfigError as error:
             raise RunError(f"{error}; the run folder's own configuration cannot be used") from None
 
-    def write_config(self, config: Config) -> None:
-        """Write the resolved configuration."""
+    def write_start(self, config: Config, partition: str) -> None:
+        """Write what the run starts from: who holds which image, and the resolved configuration."""
+        write_durably(self.path / "partition.csv", partition.encode(), mode=0o644)
         write_durably(self.path / "config.toml", dump(config).encode(), mode=0o644)
 
     # Checkpoint

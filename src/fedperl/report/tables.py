@@ -102,6 +102,10 @@ def store_table(store: Store) -> Table:
     for number, client in enumerate(store.partition.clients):
         sizes = [str(len(getattr(client, part))) for part in PARTS]
         table.add_row(str(number), client.source, *sizes, *_class_counts(labels[client.rows()], len(store.classes)))
+    if not store.partition.clients:
+        for source in np.unique(store.manifest.source):
+            counts = _class_counts(labels[store.manifest.source == source], len(store.classes))
+            table.add_row("not dealt", str(source), *[""] * len(PARTS), *counts)
     own = store.partition.server
     sizes = [str(len(own.labelled)), "", str(len(own.validation)), str(len(own.test))]
     table.add_row("server", "", *sizes, *_class_counts(labels[own.rows()], len(store.classes)))
@@ -149,6 +153,9 @@ def evaluation_tables(found: Results) -> list[Table | str]:
     """Return what a model reached on a client it never saw."""
     sets = ", ".join(f"{name} {count}" for name, count in found["sets"].items())
     shown: list[Table | str] = [f"Model {found['model']} (round {found['round']}) on {found['images']} images: {sets}"]
+    if found["left_out_as_seen"]:
+        left_out = f"{found['left_out_as_seen']} others left out: the run's clients held them, their lesion or patient"
+        shown.append(left_out)
     if "classes" in found:
         table = Table(title="All classes")
         names = ("weighted_f1", "macro_f1", "balanced_accuracy", "accuracy")

@@ -21,8 +21,9 @@ def deal(manifest: Manifest, settings: Partitioning, *, seed: int, labels_at_ser
     Raises:
         DataError: the manifest has too few images, or not those the kind is about.
     """
-    generator = np.random.default_rng(seed_for(seed, "partition", settings.kind))
-    if settings.kind in ("auto", "paper"):
+    kind = "paper" if settings.kind == "auto" else settings.kind
+    generator = np.random.default_rng(seed_for(seed, "partition", kind))
+    if kind == "paper":
         return paper_partition(manifest, settings, generator)
     if settings.kind == "iid":
         return iid_partition(manifest, settings, generator)

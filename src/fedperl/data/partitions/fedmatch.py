@@ -91,16 +91,22 @@ def _alike(left: list[Indices], count: int, total: int, generator: np.random.Gen
 
 
 def _skewed(left: list[Indices], count: int, total: int, generator: np.random.Generator) -> list[Indices]:
-    """Return `total` rows a client, classes drawn by its type; a class that has run out is made up from the fullest."""
-    taken = np.zeros(CLASSES, dtype=np.int64)
+    """Return `total` rows a client, classes drawn by its type.
+
+    Where all clients together drew more of a class than there is, single images of it are changed for ones of a class
+    that is left over, at clients chosen by chance: dealing in turn would leave the last clients with the leavings.
+    """
+    counts = np.stack([generator.multinomial(total, class_chances(number % CLASSES)) for number in range(count)])
     sizes = np.array([len(rows) for rows in left])
-    clients = []
-    for number in range(count):
-        wanted = generator.multinomial(total, class_chances(number % CLASSES))
-        counts = np.minimum(wanted, sizes - taken)
-        while counts.sum() < total:
-            counts[np.argmax(sizes - taken - counts)] += 1
-        rows = np.concatenate([left[c][taken[c] : taken[c] + counts[c]] for c in range(CLASSES)])
-        taken += counts
-        clients.append(generator.permutation(rows))
-    return clients
+    while ((over := counts.sum(axis=0) - sizes) > 0).any():
+        much, little = int(over.argmax()), int(over.argmin())
+        number = generator.choice(count, p=counts[:, much] / counts[:, much].sum())
+        counts[number, much] -= 1
+        counts[number, little] += 1
+    starts = np.cumsum(counts, axis=0) - counts
+    return [
+        generator.permutation(
+            np.concatenate([left[c][starts[k, c] : starts[k, c] + counts[k, c]] for c in range(CLASSES)])
+        )
+        for k in range(count)
+    ]

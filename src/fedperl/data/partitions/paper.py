@@ -1,4 +1,4 @@
-"""The paper's ten clients and server, dealt from the published sets (facts in docs/data.md).
+"""The paper's ten clients and server, dealt from the published sets; sizes as its figures show them.
 
 ISIC 2019 contains HAM10000, so the paper's clients 0 to 4 share images with 5 to 7, and its random split puts
 photographs of one lesion on both sides. Here a lesion or patient, twins included, is in one place only; the leak is
@@ -41,6 +41,11 @@ PAPER = (
     Hospital("Derm7pt", 85, 414, 115, 373),
 )
 SERVER = 1000
+
+
+def has_paper_sets(manifest: Manifest) -> bool:
+    """Whether any image comes from one of the paper's four sets."""
+    return bool(np.isin(manifest.source, [hospital.source for hospital in PAPER]).any())
 
 
 def paper_partition(manifest: Manifest, settings: Partitioning, generator: np.random.Generator) -> Partition:

@@ -8,7 +8,7 @@ from fedperl.data.readers.base import SKIN, Listing, Row
 from fedperl.data.readers.files import list_folder
 from fedperl.errors import DataError
 
-__all__ = ["READERS", "SKIN", "Listing", "Reader", "Row", "read", "recognise"]
+__all__ = ["READERS", "SKIN", "Listing", "Reader", "Row", "read", "read_named", "recognise"]
 
 
 class Reader(Protocol):
@@ -46,6 +46,16 @@ def read(folder: Path, kind: str | None = None) -> Listing:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     return READERS[kind or recognise(folder)].read(folder)
+
+
+def read_named(text: str) -> Listing:
+    """Return the images of a folder as a person names it: FOLDER, or kind=FOLDER.
+
+    Raises:
+        DataError: as `read`.
+    """
+    kind, equals, folder = text.partition("=")
+    return read(Path(folder), kind) if equals and not Path(text).exists() else read(Path(text))
 
 
 def recognise(folder: Path) -> str:
