@@ -1,5 +1,6 @@
 """Small things that many tests use: a drawn store of a few images, a short configuration, the real archives."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedperl.data.store import Store
 from fedperl.settings import Config
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: networks here are too small for two threads
 
 
 def small_store(clients: int = 5, images: int = 24, size: int = 16, classes: int = 3, seed: int = 0) -> Store:
