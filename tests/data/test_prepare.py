@@ -377,19 +377,19 @@ def test_another_recipe_or_changed_files_start_over(tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "set", 700)
-    prepare([read(folder)], tmp_path / "whole", Recipe(64, twins=False))
+    folder = write_set(tmp_path / "set", 2500)
+    prepare([read(folder)], tmp_path / "whole", Recipe(224, twins=False))
     code = (
         "import sys; from pathlib import Path; from fedperl.data.prepare import prepare; "
         "from fedperl.data.journal import Recipe; from fedperl.data import journal; "
         "from fedperl.data.readers import read; journal.FLUSH_EVERY = 16; "
-        "prepare([read(Path(sys.argv[1]))], Path(sys.argv[2]), Recipe(64, twins=False))"
+        "prepare([read(Path(sys.argv[1]))], Path(sys.argv[2]), Recipe(224, twins=False))"
     )
     kills, generator = 0, np.random.default_rng(int.from_bytes(os.urandom(4)))
     while not (tmp_path / "store").exists():
         process = subprocess.Popen([sys.executable, "-c", code, folder, tmp_path / "store"])
         try:
-            process.wait(float(generator.uniform(0.6, 1.6)) if kills < 20 else None)
+            process.wait(float(generator.uniform(0.5, 1.1)) if kills < 20 else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
