@@ -11,15 +11,18 @@ import torch
 
 from fedperl import train
 from fedperl.data.dermsim.hospitals import ten_hospitals, unseen_hospital
+from fedperl.data.journal import Recipe
 from fedperl.data.manifest import Manifest
 from fedperl.data.partition import Partition, ServerPart
 from fedperl.data.partitions import deal
+from fedperl.data.prepare import prepare
+from fedperl.data.readers import read
 from fedperl.data.readers.base import SKIN
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate.malignancy import malignancy
-from fedperl.evaluating import evaluate
+from fedperl.evaluating import evaluate, open_unseen
 from fedperl.federation.client import Workspace, client_of_store
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.run_folder import RunFolder
@@ -30,6 +33,7 @@ from fedperl.learn.weights import load_model, read_metadata, write_weights
 from fedperl.pretraining import Pretraining, pretrain
 from fedperl.settings import Partitioning, Scenario
 from tests.conftest import small_config, small_store
+from tests.data.readers import trees
 
 
 @pytest.fixture(scope="module", name="hospitals")
@@ -185,6 +189,24 @@ def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:
     assert found["malignancy"]["auroc"] == pytest.approx(wanted["auroc"], abs=1e-3)
     assert found["malignancy"]["malignant"] == 5
     assert "classes" not in found
+
+
+def test_isic2020_as_published_is_an_unseen_client(tmp_path: Path, hospitals: Store) -> None:
+    """Its archive and its store give the same numbers; Derm7pt's archive, of the eight classes, all of them."""
+    train(small_config(federation={"rounds": 1}), tmp_path / "run", store=hospitals)
+    archive = trees.write(tmp_path / "isic2020", trees.isic2020())
+    found = evaluate(tmp_path / "run", open_unseen(tmp_path / "run", str(archive)), name="archive")
+    assert (found["images"], found["sets"]) == (5, {"ISIC20": 5})  # two of the six files are the same photograph
+    assert found["malignancy"]["malignant"] == 1
+    assert 0 <= found["malignancy"]["auroc"] <= 1
+    prepare([read(archive)], tmp_path / "store", Recipe(16))
+    again = evaluate(tmp_path / "run", open_unseen(tmp_path / "run", str(tmp_path / "store")), name="archive")
+    assert again == found
+    derm7pt = trees.write(tmp_path / "derm", trees.derm7pt())
+    other = open_unseen(tmp_path / "run", f"derm7pt={derm7pt}", allow_missing=True)
+    assert {"classes", "malignancy"} <= set(evaluate(tmp_path / "run", other))
+    with pytest.raises(DataError, match="the classes of the images are airplane"):
+        open_unseen(tmp_path / "run", str(trees.write(tmp_path / "cifar", trees.cifar10())))
 
 
 def test_a_client_that_was_seen_is_refused(tmp_path: Path, hospitals: Store) -> None:
