@@ -38,6 +38,8 @@ with tempfile.TemporaryDirectory() as scratch:
     prints = fingerprints(store.images)
     middle = time.perf_counter()
     pairs = find_twins(prints)
-    print(
-        f"- twins: fingerprints {middle - start:.1f} s, search {time.perf_counter() - middle:.1f} s, {len(pairs)} pairs"
-    )
+    seconds = time.perf_counter() - middle
+    published = dict(zip(store.manifest.pixels.tolist(), store.manifest.about["published_group"].tolist(), strict=True))
+    apart = sum(published[pair.first] != published[pair.second] for pair in pairs)
+    print(f"- twins: fingerprints {middle - start:.1f} s, search {seconds:.1f} s, {len(pairs)} pairs")
+    print(f"- {apart} of the pairs have two lesion or patient ids")
