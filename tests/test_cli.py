@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fedperl.cli import main
 from fedperl.files import lock
 from tests.conftest import small_config, small_store
 
+TINY = ["--set", "data.scale=0.01", "--set", "data.size=16"]
 FEDPERL = [sys.executable, "-m", "fedperl"]
 
 
@@ -59,19 +61,34 @@ def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
         (["weights", "import", "nowhere.pth"], "nowhere.pth: cannot be read"),
         (["pretrain", "nowhere", "--out", "x.safetensors"], "not a store"),
         (["evaluate", "nowhere", "--data", "dermsim"], "holds no run"),
-        (["train", "--set", "model.weights=nowhere", "--out", "x"], "nowhere: cannot be read"),
-        (["train", "--set", "model.weights=imagenet", "--out", "x"], "`fedperl weights import` makes it"),
+        (["train", *TINY, "--set", "model.weights=nowhere", "--out", "x"], "nowhere: cannot be read"),
+        (["train", *TINY, "--set", "model.weights=imagenet", "--out", "x"], "`fedperl weights import` makes it"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
+    """In this process: a new one spends two seconds on importing torch."""
     monkeypatch.chdir(tmp_path)
-    failed = fedperl(*arguments, ok=False)
+    monkeypatch.setenv("FEDPERL_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fedperl", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in error
+    assert error.startswith("fedperl: ")
+    assert error.count("\n") == 1
+
+
+def test_an_error_ends_the_process_with_2(tmp_path: Path) -> None:
+    failed = fedperl("train", tmp_path / "no_such.toml", ok=False)
     assert failed.returncode == 2
-    assert message in failed.stderr
-    assert failed.stderr.startswith("fedperl: ")
-    assert failed.stderr.count("\n") == 1
+    assert failed.stderr == f"fedperl: {tmp_path / 'no_such.toml'}: no such file; wanted a TOML configuration\n"
 
 
 def test_a_second_start_in_a_used_folder_is_refused(tmp_path: Path, config: Path) -> None:

@@ -1,5 +1,6 @@
 """The published archives end to end: into a store, dealt, audited. Skipped where they are not at hand."""
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -80,16 +81,20 @@ def test_known_twins_are_one_group(skin: Store) -> None:
 
 @pytest.mark.parametrize(("name", "images"), [("cifar10", 60_000), ("fashion_mnist", 70_000)])
 def test_the_small_sets_are_read_without_loss(published: Path, tmp_path: Path, name: str, images: int) -> None:
-    listing = read(published / name)
+    whole = read(published / name)
+    counts = Counter(row.label for row in whole.rows)
+    assert set(counts) == set(whole.classes)
+    assert set(counts.values()) == {images // 10}
+    chosen = np.sort(np.random.default_rng(0).permutation(images)[: images // 5])  # all of them take half a minute
+    listing = dataclasses.replace(whole, rows=[whole.rows[row] for row in chosen])
     prepare([listing], tmp_path / "store", recipe_of([listing]))
     store = Store.open(tmp_path / "store")
     assert store.size == 32
-    assert len(store.manifest) == images
-    assert np.bincount(store.manifest.label).tolist() == [images // 10] * 10
-    for row in (0, images // 2, images - 1):
+    assert len(store.manifest) == images // 5
+    for row in (0, images // 10, images // 5 - 1):
         wanted = np.asarray(listing.rows[row].pixels).transpose(2, 0, 1)
         assert (store.pixels(np.array([row]))[0] == wanted).all()
-    assert Counter(store.manifest.about["split"].tolist())["test"] == 10_000
+    assert Counter(store.manifest.about["split"].tolist())["test"] == pytest.approx(2_000, abs=200)
     kinds = {"cifar10": ("fedmatch_iid", "fedmatch_noniid"), "fashion_mnist": ("fedmatch_streaming",)}
     for kind in kinds[name]:
         partition = deal(store.manifest, Partitioning(kind=kind), seed=1)  # type: ignore[arg-type]
