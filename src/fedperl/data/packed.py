@@ -26,7 +26,6 @@ FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 QUALITY = 85
 PIXEL_CAP = 100_000_000
-LARGEST_CAP = 178_000_000  # what Pillow itself refuses
 
 A = TypeVar("A")
 B = TypeVar("B")
