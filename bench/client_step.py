@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from fedperl.demo import demo_config
 from fedperl.federation.client import Workspace, client_of_store
 from fedperl.learn.local_round import LocalSettings, batches, local_round
+from fedperl.learn.objectives import Context, build_objective
 from fedperl.learn.state import state_of
 from fedperl.training import open_store
 
@@ -39,7 +40,7 @@ def main() -> None:
             local_round(work.net, data, settings, seed=seed, peers=helpers)
             times.append(time.perf_counter() - start)
             start = time.perf_counter()
-            list(batches(data, settings, seed, unlabelled=kind == "fixmatch"))
+            list(batches(data, settings, seed, build_objective(objective, Context(data)).views))
             views.append(time.perf_counter() - start)
         step = min(times) / STEPS * 1e3
         first = first or step

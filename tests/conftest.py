@@ -1,5 +1,6 @@
 """Small things that many tests use: a drawn store of a few images, a short configuration, the real archives."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from fedperl.config import resolve
 from fedperl.data.manifest import Manifest
 from fedperl.data.partition import ClientPart, Partition, ServerPart
 from fedperl.data.store import Store
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.objectives import Context
 from fedperl.settings import Config
 
 torch.set_num_threads(1)
@@ -50,6 +53,28 @@ def small_config(**sections: Any) -> Config:
     for name, value in sections.items():
         table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) else value
     return resolve(table)
+
+
+def artefacts(folder: Path) -> dict[str, bytes]:
+    """All that must not depend on interruptions: everything a run writes but timings."""
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.safetensors")}
+    for path in [*folder.rglob("ledger.jsonl"), *folder.rglob("partition.csv")]:
+        found[str(path.relative_to(folder))] = path.read_bytes()
+    for path in [*folder.rglob("metrics.jsonl"), *folder.rglob("results.json")]:
+        text = path.read_text()
+        lines = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+        kept = [{k: v for k, v in line.items() if not k.startswith("seconds")} for line in lines]
+        found[str(path.relative_to(folder))] = json.dumps(kept).encode()
+    return found
+
+
+def context(classes: int = 4, labelled: int = 8, unlabelled: int = 8, **parts: Any) -> Context:
+    """What surrounds a local round, with images nobody looks at; keyword parts are fields of Context."""
+    n = labelled + unlabelled
+    images = torch.randint(0, 256, (n, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    every = torch.arange(n)
+    data = LocalImages(images, every % classes, every[:labelled], every[labelled:], classes)
+    return Context(**({"data": data} | parts))
 
 
 @pytest.fixture(scope="session", name="published")

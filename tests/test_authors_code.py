@@ -8,15 +8,17 @@ import pytest
 import torch
 
 from fedperl.config import load_config
+from fedperl.federation.known import PROFILE
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.messages import TrainTask, Update
-from fedperl.federation.server import PROFILE, Server
+from fedperl.federation.server import Server
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.class_weights import median_frequency
 from fedperl.learn.nets import build_net
 from fedperl.learn.objectives import Batch, FixMatch
 from fedperl.learn.state import State, state_of
 from fedperl.peers import AnonymizedPeer
+from tests.conftest import context
 
 CONFIG = load_config(None, ["preset=authors_code", "federation.cohort=4"])
 
@@ -67,7 +69,7 @@ def test_profiles_similarity_and_peer_of_efficientnet(tmp_path: Path) -> None:
     expected = [naive_features(updates[k].state) for k in known]
     assert [len(features) for features in expected] == [624] * 4
     for k, features in zip(known, expected, strict=True):
-        assert server.profiles[k] == pytest.approx(features, rel=1e-9, abs=1e-12)
+        assert server.known[k].profile == pytest.approx(features, rel=1e-9, abs=1e-12)
     matrix = naive_similarity(expected)
     cohort = server._draw_cohort(2)
     first = next(iter(server.plan(2)))  # one at a time: nobody of this round has answered yet
@@ -96,7 +98,9 @@ def test_mean_of_probabilities_and_accepted_only_loss() -> None:
     settings = CONFIG.objective.model_copy(update={"tau": 0.3})
     weights = median_frequency(labels, 8, settings.absent_class_weight)
     assert weights.tolist() == pytest.approx([2 / 1, 2 / 2, 100, 100, 2 / 3, 100, 100, 100])
-    losses = FixMatch(settings, weights, [peer])(net, Batch(labelled, labels, weak, strong))
+    losses = FixMatch(settings, context(8, class_weights=weights, peers=[peer]))(
+        net, Batch(labelled, labels, weak, strong)
+    )
 
     own, other = (np.asarray(torch.softmax(model(weak), 1).tolist()) for model in (net, peer))
     mean = (own + other) / 2
@@ -110,7 +114,7 @@ def test_mean_of_probabilities_and_accepted_only_loss() -> None:
     supervised = sum(w * term for w, term in terms) / sum(w for w, _ in terms)
     expected = supervised + 0.5 * unlabelled + 0.01 * consistency
     assert losses.total.item() == pytest.approx(expected, rel=1e-5)
-    detached = FixMatch(settings.model_copy(update={"gamma": 0.0}), weights, [peer])(
+    detached = FixMatch(settings.model_copy(update={"gamma": 0.0}), context(8, class_weights=weights, peers=[peer]))(
         net, Batch(labelled, labels, weak, strong)
     )
     parameters = list(net.parameters())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedperl.cli import main
+from fedperl.config import methods
 from fedperl.files import lock
 from tests.conftest import small_config, small_store
 
@@ -132,7 +133,9 @@ def test_data_show_and_methods(tmp_path: Path, config: Path) -> None:
     assert sum(shown["counts"]["0"]["labelled"].values()) == 6
     fedperl("data", "show", "--sheet", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 10_000
-    assert fedperl("methods").stdout.count("\n") == 4
+    listed = fedperl("methods").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(methods())
+    assert any("FedIRM" in line and line.endswith("[Figure 8, FedIRM]") for line in listed)
     assert fedperl("--version").stdout.startswith("fedperl 0")
 
 

@@ -19,7 +19,7 @@ from fedperl.errors import ConfigError
         ("peers=3", "wanted a table"),
         ("federation.quorum=4", "larger than federation.cohort"),
         ("federation.steps=0", "federation.steps"),
-        ("objective.kind='fixmach'", "'supervised' or 'fixmatch'"),
+        ("objective.kind='fixmach'", "did you mean 'fixmatch'"),
         ("objective.tau=nan", "finite"),
         ("method='fedprl'", "did you mean 'fedperl'"),
         ("preset='papper'", "did you mean 'paper'"),
@@ -39,7 +39,7 @@ def test_bad_settings_are_refused_by_name(override: str, message: str) -> None:
 
 
 def test_supervised_with_peers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="labels nothing"):
+    with pytest.raises(ConfigError, match="has no use for peers"):
         load_config(None, ["method=lower", "peers.selector='profile'"])
 
 

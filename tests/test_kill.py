@@ -12,8 +12,7 @@ import pytest
 from safetensors import safe_open
 
 from fedperl.config import dump
-from tests.conftest import small_config, small_store
-from tests.test_training import artefacts
+from tests.conftest import artefacts, small_config, small_store
 
 KILLS = 30
 

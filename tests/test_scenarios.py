@@ -91,7 +91,7 @@ def test_a_client_without_labels_never_sees_one(store: Store) -> None:
         client = client_of_store(2, held, config, work)
         assert client.class_weights is None
         load_into(work.net, start)
-        numbers = local_round(work.net, client.training, settings, seed=1)
+        numbers = local_round(work.net, client.training, settings, seed=1).numbers
         sent.append((numbers, state_of(work.net)))
     assert sent[0][0] == sent[1][0]
     assert all(torch.equal(sent[0][1][name], sent[1][1][name]) for name in start)

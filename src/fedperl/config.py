@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -25,13 +26,13 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
         ConfigError: the file is missing or no TOML, a key is unknown (the nearest one is named), a value is of the
             wrong type or out of range, or two settings contradict each other.
     """
-    return resolve(_read(Path(path)) if path is not None else {}, overrides, source=str(path or "the command line"))
+    return resolve(read_toml(Path(path)) if path is not None else {}, overrides, source=str(path or "the command line"))
 
 
 def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the configuration") -> Config:
     """Return the configuration that a table and overrides describe, filled up from its method and preset."""
     given = table
-    table = _merged(table, *(_override(text) for text in overrides))
+    table = merged(table, *(_override(text) for text in overrides))
     for key in ("method", "preset"):
         if given.get("written_by") and table.get(key) != given.get(key):
             raise ConfigError(
@@ -40,20 +41,38 @@ def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the c
             )
     preset = str(table.get("preset", Config.model_fields["preset"].default))
     method = str(table.get("method", Config.model_fields["method"].default))
-    _check_keys(table, Config, source)
-    layers = [_named("presets", preset), _named("methods", method), table]
+    check_keys(table, Config, source)
+    layers = [named("presets", preset), named("methods", method), table]
     try:
-        return Config.model_validate(_merged(*layers))
+        return Config.model_validate(merged(*layers))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_explain(error)}") from None
+        raise ConfigError(f"{source}: {explain(error)}") from None
 
 
-def methods() -> dict[str, str]:
-    """Return what can be trained: the name of each method and its one line."""
+@dataclass(frozen=True)
+class Method:
+    """One method: a short TOML file over shared parts."""
+
+    line: str
+    """What it is, in one line."""
+    paper: str
+    """Where FedPerl's paper has it."""
+    source: str
+    """Where the method itself was published."""
+    here: str
+    """Where ours differs from that."""
+    settings: Table
+
+
+def methods() -> dict[str, Method]:
+    """Return what can be trained, by name."""
     found = {}
     for file in sorted(resources.files("fedperl").joinpath("methods").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".toml"):
-            found[file.name.removesuffix(".toml")] = file.read_text().partition("\n")[0].lstrip("# ")
+            text = file.read_text(encoding="utf-8")
+            line, *rest = (comment.removeprefix("# ") for comment in text.splitlines()[:4])
+            paper, source, here = (comment.partition(": ")[2] for comment in rest)
+            found[file.name.removesuffix(".toml")] = Method(line, paper, source, here, tomllib.loads(text))
     return found
 
 
@@ -69,7 +88,8 @@ def config_hash(config: Config) -> str:
     return hashlib.sha256(kept.encode()).hexdigest()
 
 
-def _read(path: Path) -> Table:
+def read_toml(path: Path) -> Table:
+    """Return the table of a file, or raise a ConfigError that names it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -78,13 +98,14 @@ def _read(path: Path) -> Table:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 
 
-def _named(folder: str, name: str) -> Table:
+def named(folder: str, name: str) -> Table:
+    """Return the table of a shipped preset, method or suite; the nearest name is given where there is none."""
     file = resources.files("fedperl").joinpath(folder, f"{name}.toml")
     if not name.isidentifier() or not file.is_file():
         files = resources.files("fedperl").joinpath(folder).iterdir()
         known = sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
         raise ConfigError(
-            f"{folder.rstrip('s')} = {name!r} is unknown{_nearest(name, known)}; known: {', '.join(known)}"
+            f"{folder.rstrip('s')} = {name!r} is unknown{nearest(name, known)}; known: {', '.join(known)}"
         )
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
@@ -102,27 +123,28 @@ def _override(text: str) -> Table:
     return cast(Table, parsed)
 
 
-def _merged(*tables: Mapping[str, Any]) -> Table:
+def merged(*tables: Mapping[str, Any]) -> Table:
     """Return the tables laid over each other: later values win, tables are merged key by key."""
     result: Table = {}
     for table in tables:
         for key, value in table.items():
             both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-            result[key] = _merged(result[key], value) if both else value
+            result[key] = merged(result[key], value) if both else value
     return result
 
 
-def _check_keys(table: Mapping[str, Any], section: type[BaseModel], source: str, prefix: str = "") -> None:
+def check_keys(table: Mapping[str, Any], section: type[BaseModel], source: str, prefix: str = "") -> None:
+    """Refuse a key that no setting has, naming the nearest."""
     for key, value in table.items():
         if key not in section.model_fields:
             known = [prefix + name for name in section.model_fields]
-            guess = _nearest(prefix + key, known) or _nearest(key, _all_keys(Config), by_last=True)
+            guess = nearest(prefix + key, known) or nearest(key, _all_keys(Config), by_last=True)
             raise ConfigError(f"{source}: unknown key {prefix + key!r}{guess}")
         inner = section.model_fields[key].annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{source}: {prefix + key} = {value!r}; wanted a table, [{prefix + key}]")
-            _check_keys(value, inner, source, f"{prefix}{key}.")
+            check_keys(value, inner, source, f"{prefix}{key}.")
 
 
 def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -136,13 +158,15 @@ def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     return keys
 
 
-def _nearest(name: str, known: Iterable[str], *, by_last: bool = False) -> str:
+def nearest(name: str, known: Iterable[str], *, by_last: bool = False) -> str:
+    """Return "; did you mean ...?" where a known name is near, else nothing."""
     names = {k.rpartition(".")[2] if by_last else k: k for k in known}
     match = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {names[match[0]]!r}?" if match else ""
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
+    """Return what is wrong with which setting, in one line."""
     problems = []
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal", "constrained")))

@@ -19,7 +19,8 @@ from fedperl.data.store import Store
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import classification
 from fedperl.files import digest
-from fedperl.learn.local_round import LocalImages, LocalSettings, local_round
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
 from fedperl.learn.predict import predict
 from fedperl.learn.schedule import of_round

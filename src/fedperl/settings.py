@@ -3,6 +3,8 @@
 Numbers in brackets are rows of docs/paper_and_code.md: where the paper's text and its authors' code differ.
 """
 
+import difflib
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -86,12 +88,100 @@ class Model(Section):
     file of `fedperl pretrain`."""
     input_scale: Literal["unit", "imagenet"] = "unit"
     """[31] pixels in [0, 1], or normalised by ImageNet's statistics."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Before the classifier; None: the network's own, 0.2 in EfficientNet-B0 and 0 in the others."""
+
+
+OBJECTIVES = ("supervised", "fixmatch", "uda", "mean_teacher", "fedirm", "fixmatch_irm", "fedmatch", "cbafed")
+PLUGIN = r"^[^:]+\.py:[A-Za-z_]\w*$"
+"""A researcher's own objective or selector: file and name (docs/extending.md)."""
+
+
+WITHOUT_PEERS = ("supervised", "mean_teacher", "fedirm", "cbafed")
+ONLY = {
+    "thresholds": ("fixmatch", "fixmatch_irm", "uda"),
+    "prior_correction": ("fixmatch", "fixmatch_irm", "uda"),
+    "targets": ("fixmatch", "fixmatch_irm"),
+    "label_source": ("fixmatch", "fixmatch_irm", "uda"),
+}
+"""Settings that some kinds of objective would silently ignore."""
+
+
+class UDA(Section):
+    """Unsupervised data augmentation (Xie et al. 2020); the confidence mask is `objective.tau`."""
+
+    temperature: Annotated[float, Field(gt=0.0)] = 0.4
+    """Of the sharpened targets."""
+    tsa: Literal["none", "linear", "log", "exp"] = "exp"
+    """Schedule of training signal annealing: labelled images that are right enough by then do not count."""
+
+
+class Teacher(Section):
+    """The mean teacher and FedIRM's relation matching (Liu et al. 2021)."""
+
+    weight: Annotated[float, Field(ge=0.0)] = 15.0
+    """Of the unlabelled terms, after the ramp-up."""
+    ramp: Annotated[int, Field(ge=0)] = 30
+    """Rounds over which the weight rises, exp(-5 (1 - t / ramp)^2)."""
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """Sharpens the teacher's probabilities; 1 leaves them."""
+    relation: bool = True
+    """fedirm: match the averaged relation matrix of the labelled clients."""
+    relation_temperature: Annotated[float, Field(gt=0.0)] = 2.0
+    confidence: Share = 0.3
+    """Least probability of a pseudo label that enters the relation matrix."""
+    passes: Annotated[int, Field(ge=1)] = 11
+    """Forward passes with dropout that measure the uncertainty."""
+    uncertainty: Annotated[float, Field(gt=0.0)] = 0.8
+    """Most entropy of the mean of these passes, as a share of ln C; the authors' 2 nats are more than ln C up to seven
+    classes, so that their filter never cuts."""
+    count_weighted: bool = True
+    """Rows of the relation matrix are means over images; false: over batches, a missing class being uniform there."""
+
+
+class FedMatch(Section):
+    """FedMatch's own terms (Jeong et al. 2021); `objective.labelled_weight` is its lambda_s."""
+
+    decompose: bool = True
+    """theta = sigma + psi: labelled images train sigma, unlabelled ones psi."""
+    helpers: Annotated[float, Field(ge=0.0)] = 1e-2
+    """Of the divergence from the helpers (lambda_iccs)."""
+    votes: Annotated[float, Field(ge=0.0)] = 1e-2
+    """Of the cross-entropy with the label that own model and helpers vote for."""
+    sparsity: Annotated[float, Field(ge=0.0)] = 1e-4
+    """Of the L1 norm of psi."""
+    closeness: Annotated[float, Field(ge=0.0)] = 10.0
+    """Of the squared L2 distance of sigma and psi."""
+    psi: Annotated[float, Field(ge=0.0)] = 0.2
+    """psi starts at this share of sigma."""
+    zero: Annotated[float, Field(ge=0.0)] = 5e-6
+    """Entries of psi up to this size are taken as 0 when the model is used."""
+
+
+class CBAFed(Section):
+    """CBAFed's class thresholds (Li et al. 2023); `objective.tau` caps them."""
+
+    base: Share = 0.84
+    tail: Share = 0.03
+    """A class with a smaller share is a tail class, taken as second best too."""
 
 
 class Objective(Section):
     """What a client minimises (paper, Eq. 2 and 7)."""
 
-    kind: Literal["supervised", "fixmatch"] = "fixmatch"
+    kind: str = "fixmatch"
+    """One of OBJECTIVES, or a file and the name of a class in it: `my_objective.py:MyObjective`."""
+    options: dict[str, float | int | str | bool] = {}
+    """Settings of an objective from a file."""
+    mu: Annotated[float, Field(ge=0.0)] = 0.0
+    """FedProx: mu / 2 times the squared distance from the received model, on top of any objective; 0 is FedAvg [34]."""
+    start: Annotated[int, Field(ge=0)] = 0
+    """Rounds on labelled images alone before the unlabelled ones count."""
+    labelled_weight: Annotated[float, Field(ge=0.0)] = 1.0
+    """Of the labelled loss."""
+    labelled_loss: Literal["cross_entropy", "logit_adjusted"] = "cross_entropy"
+    """logit_adjusted: log class shares of the client's labels are added to its logits (Menon et al. 2021)."""
+    label_smoothing: Share = 0.0
     labels: Literal["labelled", "all"] = "labelled"
     """`all` exposes every training label: the upper bound."""
     tau: Annotated[float, Field(ge=0.0)] = 0.6
@@ -104,6 +194,16 @@ class Objective(Section):
     label_source: Literal["current", "round_start", "ema"] = "current"
     """[3] whose own probabilities label: the weights of this step, the received model, or a running average."""
     ema_decay: Share = 0.99
+    thresholds: Literal["fixed", "class_aware"] = "fixed"
+    """class_aware: tau, lowered for the classes that are predicted more rarely (per client, over the rounds)."""
+    prior_correction: Share = 0.0
+    """Divide the labelling probabilities by the running mean of all of them to this power, and normalise again."""
+    prior_decay: Share = 0.99
+    """Of the running class shares behind class-aware thresholds and prior correction."""
+    targets: Literal["hard", "agreement"] = "hard"
+    """agreement: a soft target of the models' labels, each weighted by how close its confidence is to the best one."""
+    agreement_scale: Annotated[float, Field(gt=0.0)] = 0.05
+    """agreement: the gap of confidence that halves a model's weight."""
     label_mode: Literal["train", "eval"] = "train"
     """[9] batch-norm and dropout mode of the labelling pass."""
     unlabelled_mean: Literal["batch", "accepted"] = "batch"
@@ -115,14 +215,60 @@ class Objective(Section):
     class_weights: Literal["median_frequency", "none"] = "median_frequency"
     absent_class_weight: Annotated[float, Field(ge=0.0)] = 1.0
     """[6] weight of a class the client has no label of: it never trains, but it counts in the validation loss."""
+    uda: UDA = UDA()
+    teacher: Teacher = Teacher()
+    fedmatch: FedMatch = FedMatch()
+    cbafed: CBAFed = CBAFed()
+
+    @property
+    def teacher_source(self) -> Literal["none", "round_start", "ema"]:
+        """Where a second network comes from that labels or teaches: nowhere, the received model, a running average."""
+        if self.kind in ("mean_teacher", "fedirm", "fixmatch_irm"):
+            return "ema"
+        return "none" if self.label_source == "current" else self.label_source
+
+    @property
+    def decomposed(self) -> bool:
+        """Whether the model is a sum of two parameter sets."""
+        return self.kind == "fedmatch" and self.fedmatch.decompose
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        plugin = re.fullmatch(PLUGIN, self.kind) is not None
+        if self.kind not in OBJECTIVES and not plugin:
+            guess = difflib.get_close_matches(self.kind, OBJECTIVES, n=1)
+            raise ValueError(
+                f"objective.kind = {self.kind!r} is unknown{f'; did you mean {guess[0]!r}?' if guess else ''}; wanted "
+                f"one of {', '.join(OBJECTIVES)}, or a file and a class, 'my_objective.py:MyObjective'"
+            )
+        if self.options and not plugin:
+            raise ValueError("objective.options are for an objective from a file; this kind has its own settings")
+        for name, kinds in ONLY.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.kind not in kinds and not plugin:
+                raise ValueError(
+                    f"objective.{name} = {getattr(self, name)!r} has no effect on kind = {self.kind!r}; "
+                    f"wanted kind = {' or '.join(repr(kind) for kind in kinds)}"
+                )
+        if self.teacher_source == "ema" and self.label_source == "round_start":
+            raise ValueError(
+                f"objective.kind = {self.kind!r} keeps a running average as its teacher; "
+                "wanted label_source = 'current' or 'ema'"
+            )
+        return self
 
 
 class Peers(Section):
     """Who helps whom (paper, sections 2.3.1 to 2.3.3)."""
 
-    selector: Literal["none", "profile", "random"] = "profile"
-    policy: Literal["all"] = "all"
+    selector: Literal["none", "profile", "random", "predictions"] = "profile"
+    """predictions: FedMatch's, nearest in what the models say about one image of noise."""
+    policy: Literal["all", "validation", "gated_validation", "gated_similarity"] = "all"
+    """Which of the T candidates are kept (section 2.3.5); `all` is the static policy, the others are set in [gate]."""
     T: Annotated[int, Field(ge=0)] = 2
+    sizes: Literal["fixed", "spectral_gap"] = "fixed"
+    """spectral_gap: at most T, by the size of the client's community as the similarity matrix shows it."""
+    every: Positive = 1
+    """Peers in every such round only; FedMatch's helpers come every ten rounds."""
     anonymize: bool = True
     """Average the committee into one anonymized peer before it leaves the server."""
     warmup: Annotated[int, Field(ge=0)] = 10
@@ -135,10 +281,26 @@ class Peers(Section):
     """[18] rounds after which a banked model no longer helps."""
     snapshot: bool = True
     """[18] peers are those of the round's start; false lets a client see one trained earlier in the same round."""
-    batch_norm: Literal["receiver", "mean", "moment_match"] = "receiver"
-    """[21] the peer's running statistics: left out (the receiver's are used), averaged, or pooled as moments."""
+    batch_norm: Literal["receiver", "mean", "moment_match", "recalibrate"] = "receiver"
+    """[21] the peer's running statistics: left out (the receiver's are used), averaged, pooled as moments, or left out
+    and measured anew on the receiver's own images."""
+    noise: Annotated[tuple[float, float], Field(strict=False)] = (125.0, 125.0)
+    """predictions: mean and standard deviation of the image of noise, cut to [0, 255]; the authors' code has (0, 1),
+    an almost black image [42]."""
+    embedding: Literal["softmax", "logits"] = "softmax"
+    """predictions: what is compared."""
     exclude: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """[20] clients that never serve as peers."""
+
+
+class Gate(Section):
+    """What opens the dynamic policies (section 2.3.5; the text leaves metric and scale open)."""
+
+    rho: Share = 0.85
+    metric: Literal["server_acc", "own_val_acc", "train_acc"] = "server_acc"
+    """Accuracy of a client's last upload on the server's images, on its own validation or labelled training images."""
+    scale: Literal["absolute", "relative_to_best", "minmax"] = "absolute"
+    """gated_validation compares rho with the accuracy itself, divided by the best, or scaled over the clients."""
 
 
 class Profile(Section):
@@ -164,8 +326,30 @@ class Federation(Section):
     steps: Literal["auto_min"] | Positive = "auto_min"
     """[24] optimiser steps a client and round; auto_min: min(100, smallest client's unlabelled images / batch)."""
     batch: Annotated[int, Field(ge=2)] = 16
+    unlabelled_batch: Annotated[int, Field(ge=2)] | None = None
+    """Unlabelled images a step; None: as many as labelled ones [11]."""
     weights: Literal["equal", "size"] = "equal"
     """[26] of the clients in the average."""
+    aggregator: Literal["fedavg", "similarity", "distance", "consensus"] = "fedavg"
+    """What further weighs the clients: nothing, the mean similarity with the others, the distance from the mean, or
+    RSCFed's consensus of random subsets."""
+    subsets: Positive = 3
+    members: Annotated[int, Field(ge=2)] = 5
+    """consensus: how many subsets, of how many clients."""
+    distance_scale: Annotated[float, Field(ge=0.0)] = 1.0
+    """consensus: how much distance from a subset's mean lowers a weight."""
+    labelled_factor: Annotated[float, Field(ge=1.0)] = 1.0
+    """Weight of a client with labels beside one without (RSCFed 200, CBAFed 10): the average is then mostly theirs."""
+    residual_every: Annotated[int, Field(ge=0)] = 0
+    """CBAFed: rounds after which the global model is averaged with its stored predecessor; 0 is never."""
+    batch_norm: Literal["average", "local"] = "average"
+    """[27] local: a client trains and is tested with batch-norm layers of its own; averaged ones are for strangers."""
+    sparse: Annotated[float, Field(ge=0.0)] = 0.0
+    """FedMatch: entries that moved no more than this are not sent, either way; the receiver keeps its old ones."""
+    alone: bool = False
+    """Local models: each client trains by itself, for as many steps as it would on average in the federation."""
+    eval_slip: bool = False
+    """[40] local models: eval mode from the second round on, as the authors' script has it."""
     exclude: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Clients that take no part: the paper's rows without client 8."""
     rounds_per_step: Positive = 10
@@ -175,7 +359,7 @@ class Federation(Section):
 
 
 class Optimizer(Section):
-    """Made anew in every client round, so nothing is carried from one round to the next [29]."""
+    """Made anew in every client round, so that nothing is carried from one round to the next [29], unless `carry`."""
 
     kind: Literal["adam", "sgd"] = "adam"
     lr: Annotated[float, Field(gt=0.0)] = 5e-5
@@ -183,6 +367,8 @@ class Optimizer(Section):
     """Over the rounds: the paper's constant rate, or half a cosine down to nearly 0, which ends on a steadier model."""
     momentum: Share = 0.0
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    carry: bool = False
+    """Each client keeps its optimiser's moments from round to round: FedIRM, and local models."""
 
 
 class Views(Section):
@@ -215,6 +401,7 @@ class Config(Section):
     model: Model = Model()
     objective: Objective = Objective()
     peers: Peers = Peers()
+    gate: Gate = Gate()
     profile: Profile = Profile()
     federation: Federation = Federation()
     optimizer: Optimizer = Optimizer()
@@ -226,6 +413,11 @@ class Config(Section):
     def peer_learning(self) -> bool:
         """Whether any client can ever be given a peer."""
         return self.peers.selector != "none" and self.peers.T > 0
+
+    @property
+    def raw_peers(self) -> bool:
+        """Whether one client's model reaches another as it is."""
+        return self.peer_learning and not self.peers.anonymize
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -240,10 +432,14 @@ class Config(Section):
                 raise ValueError(
                     "peers.anonymize = false sends one client's model to another; wanted privacy = 'research'"
                 )
-            if self.objective.kind == "supervised":
+            if self.objective.kind in WITHOUT_PEERS:
                 raise ValueError(
-                    "peers.selector is set but objective.kind = 'supervised' labels nothing; "
-                    "wanted selector = 'none' or kind = 'fixmatch'"
+                    f"peers.selector is set but objective.kind = {self.objective.kind!r} has no use for peers; "
+                    "wanted selector = 'none' or a kind such as 'fixmatch'"
+                )
+            if peers.policy == "gated_similarity" and peers.selector == "predictions":
+                raise ValueError(
+                    "peers.policy = 'gated_similarity' compares profiles; wanted selector = 'profile' or another policy"
                 )
         if self.model.weights == "imagenet" and self.model.net != "efficientnet_b0":
             raise ValueError(
@@ -255,7 +451,14 @@ class Config(Section):
                 f"federation.quorum = {federation.quorum} is larger than federation.cohort = {federation.cohort}: "
                 "no round could ever count"
             )
-        if federation.quorum < 2 and self.privacy != "research":
+        if federation.alone and self.peer_learning:
+            raise ValueError("federation.alone = true: a client by itself has no peers; wanted peers.selector = 'none'")
+        if federation.alone and self.scenario.labels != "clients":
+            raise ValueError(
+                f"federation.alone = true with scenario.labels = {self.scenario.labels!r}: a client without labels "
+                "cannot learn by itself; wanted labels = 'clients'"
+            )
+        if federation.quorum < 2 and not federation.alone and self.privacy != "research":
             raise ValueError(
                 "federation.quorum = 1: a global model of one update is that client's model, and every client gets it; "
                 "wanted at least 2, or privacy = 'research'"
@@ -270,6 +473,19 @@ class Config(Section):
                 "scenario.labels = 'server' leaves the clients no labels, and objective.kind = 'supervised' trains on "
                 "nothing else; wanted kind = 'fixmatch' or objective.labels = 'all'"
             )
-        if self.objective.labels == "all" and self.objective.kind == "fixmatch":
+        closeness = 2 * self.objective.fedmatch.closeness * self.optimizer.lr
+        if self.objective.decomposed and self.optimizer.kind == "sgd" and closeness >= 2:
+            raise ValueError(
+                f"objective.fedmatch.closeness = {self.objective.fedmatch.closeness:g} with optimizer.lr = "
+                f"{self.optimizer.lr:g}: each step throws psi further from sigma; wanted a product below 1"
+            )
+        if federation.labelled_factor > 1 and self.privacy != "research":
+            raise ValueError(
+                f"federation.labelled_factor = {federation.labelled_factor:g}: the average is then mostly the model of "
+                "the labelled client, and every client gets it; wanted 1, or privacy = 'research'"
+            )
+        if federation.sparse and federation.batch_norm == "local":
+            raise ValueError("federation.sparse and federation.batch_norm = 'local' both decide what a client keeps")
+        if self.objective.labels == "all" and self.objective.kind != "supervised":
             raise ValueError("objective.labels = 'all' leaves nothing unlabelled; wanted kind = 'supervised'")
         return self

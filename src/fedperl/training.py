@@ -1,10 +1,11 @@
 """One run from its configuration to its results: what `fedperl train` and `fedperl.train` do."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,22 @@ from fedperl.data.partition import SERVER_PARTS, ClientPart, Partition
 from fedperl.data.partitions import deal
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
-from fedperl.engines.local import LocalExchange
+from fedperl.engines.local import LocalExchange, PastStates
 from fedperl.errors import ConfigError, DataError, RunError
-from fedperl.evaluate import spread
 from fedperl.federation.client import Client, Workspace, client_of_store
-from fedperl.federation.ledger import peer_frequency
-from fedperl.federation.messages import EvaluateTask, GlobalModel
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Rounds, Watcher
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.server import Server
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.files import digest
-from fedperl.learn.state import state_of
+from fedperl.files import digest, write_durably
+from fedperl.learn.objectives import find_objective
+from fedperl.learn.state import load_into, state_of
 from fedperl.learn.weights import load_backbone, read_metadata, resolve_weights
 from fedperl.machine import cores
-from fedperl.settings import Config, Partitioning
-
-Results = dict[str, Any]
+from fedperl.plugins import digest_of
+from fedperl.results import Results, final_results, of_clients_alone
+from fedperl.settings import OBJECTIVES, Config, Partitioning
 
 
 def train(
@@ -61,7 +60,7 @@ def train(
     folder = RunFolder(Path("runs") / config.name if out is None else Path(out))
     config = _settle(config)
     if (folder.path / "config.toml").exists():
-        _check_resumable(folder, config, resume)
+        check_resumable(folder, config, resume)
     folder.open()
     try:
         finished = folder.read_results()
@@ -70,7 +69,8 @@ def train(
         threads = torch.get_num_threads()
         torch.set_num_threads(int(config.threads))
         try:
-            return _train(config, folder, store or open_store(config), watchers)
+            work = _train_alone if config.federation.alone else _train
+            return work(config, folder, store or open_store(config), watchers)
         finally:
             torch.set_num_threads(threads)
     finally:
@@ -119,25 +119,34 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     _check_trainable(config, store)
     work = Workspace(config, len(store.classes))
     origin = store.digest() + _load_weights(config, work, store)
+    if config.objective.kind not in OBJECTIVES:
+        find_objective(config.objective.kind)  # refuses a file that cannot be used
+        origin += digest_of(config.objective.kind)
     clients = {number: client_of_store(number, store, config, work) for number in _members(config, store)}
     own = OwnImages(config, store, work)
-    if config.profile.server_score and "validation" not in own.parts:
-        raise ConfigError("profile.server_score = true: the partition gives the server no images to validate on")
+    numbers = range(len(store.partition.clients))
+    scores = _scores(config)
+    if scores and "validation" not in own.parts:
+        raise ConfigError(f"{scores}: the partition gives the server no images to validate on")
+    relations = config.objective.kind not in OBJECTIVES or config.objective.kind in ("fedirm", "fixmatch_irm")
     server = Server(
         config,
-        [_size(clients.get(number), config) for number in range(len(store.partition.clients))],
+        [_size(clients.get(number), config) for number in numbers],
         _steps(config, [store.partition.clients[number] for number in clients]),
         state_of(work.net),
         folder.bank,
         folder.ledger,
-        own.score if config.profile.server_score else None,
+        own.score if scores else None,
         own.teach if config.scenario.labels == "server" else None,
         [number for number, client in clients.items() if len(client.evaluation["validation"].labels)],
+        embed=own.embed if config.peers.selector == "predictions" else None,
+        labelled=[number in clients and len(clients[number].training.labelled) > 0 for number in numbers],
+        classes=len(store.classes) if relations else None,
     )
     measures = config.scenario.labels == "server" or not server.evaluators
     rounds = Rounds(
         server,
-        LocalExchange(clients, folder.client_states, watch),
+        LocalExchange(clients, folder.client_states, PastStates(folder.past_states), watch),
         folder,
         watch,
         digest(origin.encode()),
@@ -156,10 +165,54 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     rounds.restore()  # refuses another start's configuration, images or weights
     folder.write_start(config, dealt_as)
     rounds.run(watchers)
-    results = _results(rounds, clients, own, about) | {"partition": partition, "classes": json.loads(about["classes"])}
+    results = final_results(rounds, clients, own, work, about)
+    results |= {"partition": partition, "classes": json.loads(about["classes"])}
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
     return results
+
+
+def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
+    """Train each client by itself, a federation of one in a folder of its own, and put their results together.
+
+    A client takes as many steps as it would on average in the federation: rounds x cohort / clients rounds.
+    """
+    members, federation, watchers = _members(config, store), config.federation, list(watchers)
+    rounds = math.ceil(federation.rounds * min(federation.cohort, len(members)) / len(members))
+    folder.write_start(config, store.partition.to_csv(store.manifest))
+    found: dict[int, Results] = {}
+    for place, number in enumerate(members):
+        others = tuple(one for one in range(len(store.partition.clients)) if one != number)
+        own = federation.model_copy(update={"rounds": rounds, "cohort": 1, "quorum": 1, "exclude": others})
+        one = config.model_copy(update={"federation": own, "privacy": "research"})
+        shifted = [_shifted(watcher, place * rounds, len(members) * rounds) for watcher in watchers]
+        place_of = RunFolder(folder.path / "clients" / str(number))
+        if (place_of.path / "config.toml").exists():
+            check_resumable(place_of, one, resume=True)
+        place_of.open()
+        try:
+            found[number] = place_of.read_results() or _train(one, place_of, store, shifted)
+        finally:
+            place_of.close()
+        model = f"client_{number}_best.safetensors"
+        write_durably(folder.path / "models" / model, (place_of.path / "models" / model).read_bytes(), mode=0o644)
+    results = of_clients_alone(config, found)
+    folder.write_results(results)
+    return results
+
+
+def _shifted(watcher: Watcher, done: int, rounds: int) -> Watcher:
+    return lambda progress: watcher(replace(progress, round=done + progress.round, rounds=rounds))
+
+
+def _scores(config: Config) -> str:
+    """Return the setting that asks the server to score models on images of its own; nothing where none does."""
+    if config.profile.server_score:
+        return "profile.server_score = true"
+    policy = config.peers.policy
+    if config.peer_learning and policy in ("validation", "gated_validation") and config.gate.metric == "server_acc":
+        return f"peers.policy = {policy!r} with gate.metric = 'server_acc'"
+    return ""
 
 
 def _settle(config: Config) -> Config:
@@ -182,7 +235,8 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device = {device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices")
 
 
-def _check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
+def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
+    """Refuse a folder whose run is not to be gone on with, or was started with other settings."""
     if not resume:
         raise RunError(f"{folder.path}: holds a run already; go on with --resume or choose another folder")
     before = folder.read_config()
@@ -259,7 +313,9 @@ def _load_weights(config: Config, work: Workspace, store: Store) -> str:
     path = resolve_weights(config.model.weights)
     if path is None:
         return ""
-    found = load_backbone(work.net, path, config.model.net)
+    net = work.plain()
+    found = load_backbone(net, path, config.model.net)
+    load_into(work.net, state_of(work.decomposed(net)))
     held = np.concatenate([rows for _, rows in store.partition.places()])
     ours = hashed({text for row in identities(store.manifest, held) for text in row})
     try:
@@ -272,70 +328,3 @@ def _load_weights(config: Config, work: Workspace, store: Store) -> str:
             "run would be tested on what it has seen; wanted weights from other images"
         )
     return found
-
-
-def _results(rounds: Rounds, clients: dict[int, Client], own: OwnImages, about: dict[str, str]) -> Results:
-    """Test the reported models on every client and on the server's test images, and put all final numbers together."""
-    server, folder = rounds.server, rounds.folder
-    best, last = rounds.selection.best, server.model.round
-    holders = [number for number, client in clients.items() if len(client.evaluation["test"].labels)]
-    testers: list[int | None] = [*holders] if "test" not in own.parts else [*holders, None]
-    wanted: dict[str, dict[int | None, int]] = {"last": dict.fromkeys(testers, last)}
-    for name, key in (("global_best", "global"), ("server_best", "server")):
-        if key in best:
-            wanted[name] = dict.fromkeys(testers, best[key][1])
-    if holders and server.evaluators:
-        wanted["per_client_best"] = {number: best[str(number)][1] for number in holders}
-    tested: dict[tuple[int, int | None], dict[str, float]] = {}
-    for round in sorted({made for choice in wanted.values() for made in choice.values()}):
-        model = GlobalModel(round, folder.models.get(round))
-        for name, choice in wanted.items():
-            if name != "per_client_best" and set(choice.values()) == {round}:
-                folder.write_model(name, model.state, about | {"round": str(round)})
-        for tester in testers:
-            if any(choice.get(tester) == round for choice in wanted.values()):
-                if tester is None:
-                    tested[(round, tester)] = own.evaluate(model.state, "test")
-                else:
-                    task = EvaluateTask(server.run, round, tester, model, "test")
-                    tested[(round, tester)] = clients[tester].evaluate(task).numbers
-            if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
-                folder.write_model(f"client_{tester}_best", model.state, about | {"round": str(round)})
-    frequency = peer_frequency(folder.ledger.entries())
-    return {
-        "config": config_hash(server.config),
-        "method": server.config.method,
-        "scenario": server.config.scenario.labels,
-        "seed": server.config.seed,
-        "rounds": server.config.federation.rounds,
-        "test": {
-            name: {_name(c): {"round": r} | tested[(r, c)] for c, r in choice.items()}
-            for name, choice in wanted.items()
-        },
-        "over_clients": {name: _over_clients(choice, tested) for name, choice in wanted.items()},
-        "local": own.local_accuracy(server) if own.streams and "test" in own.parts else {},
-        "peer_frequency": {str(m): {str(k): n for k, n in row.items()} for m, row in sorted(frequency.items())},
-        "totals": dict(sorted(rounds.totals.items())),
-        "seconds": _seconds(folder),
-    }
-
-
-def _name(tester: int | None) -> str:
-    return "server" if tester is None else str(tester)
-
-
-def _over_clients(
-    choice: dict[int | None, int], tested: dict[tuple[int, int | None], dict[str, float]]
-) -> dict[str, dict[str, float]]:
-    """Return each number over the clients; over the server's test images where no client has any."""
-    clients = [tested[(r, c)] for c, r in choice.items() if c is not None]
-    numbers = clients or [tested[(r, c)] for c, r in choice.items()]
-    return {key: asdict(spread([n[key] for n in numbers])) for key in numbers[0] if key != "images"}
-
-
-def _seconds(folder: RunFolder) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for line in folder.read_metrics():
-        for name, value in line["seconds"].items():
-            totals[name] = totals.get(name, 0.0) + value
-    return {name: round(value, 3) for name, value in totals.items()}

@@ -31,7 +31,7 @@ def test_states_come_back_and_only_the_newest_stays(tmp_path: Path) -> None:
     files.put(4, 2, state(4.0))
     assert list(files.get(3)) == ["a", "b"]
     assert files.get(3)["b"].tolist() == [2, 2, 2]
-    assert files.get_tensor(4, "b").tolist() == [4, 4, 4]
+    assert files.get_part(4, "b")["b"].tolist() == [4, 4, 4]
     assert len(list(files.folder.iterdir())) == 3
     files.prune()
     assert len(list(files.folder.iterdir())) == 2

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedperl.errors import ConfigError
+from fedperl.federation.known import PROFILE
 from fedperl.federation.ledger import Ledger, peer_frequency
 from fedperl.federation.messages import Evaluation, Failure, TrainTask, Update
-from fedperl.federation.server import PROFILE, Server
+from fedperl.federation.server import Server
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.state import State
 from fedperl.peers import AnonymizedPeer, RawPeers, committee_mean, profile, similarity_matrix, top_peers
@@ -111,8 +112,8 @@ def test_profiles_do_not_depend_on_the_order_of_an_updates_tensors(tmp_path: Pat
     one.absorb(answer(task) for task in one.plan(1))
     updates = [answer(task) for task in other.plan(1)]
     other.absorb(Update(u.run, 1, u.client, dict(reversed(u.state.items())), {}) for u in updates)
-    for client, features in one.profiles.items():
-        assert features.tolist() == other.profiles[client].tolist()
+    for client, known in one.known.items():
+        assert known.profile.tolist() == other.known[client].profile.tolist()
 
 
 def test_too_few_leave_the_old_model(tmp_path: Path) -> None:
@@ -171,10 +172,10 @@ def test_no_peer_in_warm_up_or_with_few_profiles_or_for_a_newcomer(tmp_path: Pat
         assert all(task.peer is None for task in tasks)
         s.absorb(answer(task) for task in tasks)
     for task in s.plan(4):
-        assert (task.peer is not None) == (task.client in s.profiles)
+        assert (task.peer is not None) == (task.client in s.known)
     few = server(tmp_path / "few", clients=20, peers={"warmup": 0, "min_profiles": 7})
     for r in range(1, 8):
-        before = len(few.profiles)
+        before = len(few.known)
         tasks = list(few.plan(r))
         assert before >= 7 or all(task.peer is None for task in tasks)
         few.absorb(answer(task) for task in tasks)
@@ -243,10 +244,10 @@ def test_without_snapshot_a_client_sees_those_trained_before_it_in_the_round(tmp
 def test_server_score_is_appended_to_the_profile(tmp_path: Path) -> None:
     s = server(tmp_path, score=lambda state: (0.25, 1.5), profile={"server_score": True})
     rounds(s, 1)
-    for features in s.profiles.values():
+    for features in (known.profile for known in s.known.values()):
         assert features[-2:].tolist() == [0.25, 1.5]
         assert len(features) == 2 * 3 + 2
-    with pytest.raises(ConfigError, match="needs images at the server"):
+    with pytest.raises(ConfigError, match="ask for accuracy on the server"):
         rounds(server(tmp_path / "x", profile={"server_score": True}), 1)
 
 

@@ -2,8 +2,11 @@ import pytest
 import torch
 
 from fedperl.learn import local_round as module
-from fedperl.learn.local_round import LocalImages, LocalSettings, batches, local_round
+from fedperl.learn.average import follow
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.local_round import LocalSettings, batches, local_round
 from fedperl.learn.nets import build_net
+from fedperl.learn.objectives import FixMatch, Supervised
 from fedperl.learn.state import load_into, state_of
 from fedperl.settings import Objective, Optimizer, Views
 
@@ -38,9 +41,9 @@ def test_same_seed_same_model_whatever_else_was_drawn() -> None:
 
 
 def test_views_in_small_or_large_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = list(batches(images(), settings(), 1, unlabelled=True))
+    whole = list(batches(images(), settings(), 1, FixMatch.views))
     monkeypatch.setattr(module, "VIEW_MEMORY", 1)
-    single = list(batches(images(), settings(), 1, unlabelled=True))
+    single = list(batches(images(), settings(), 1, FixMatch.views))
     assert len(whole) == len(single) == 3
     for a, b in zip(whole, single, strict=True):
         for name in ("labelled", "labels", "weak", "strong"):
@@ -50,7 +53,7 @@ def test_views_in_small_or_large_chunks_are_the_same(monkeypatch: pytest.MonkeyP
 def test_labels_belong_to_their_images() -> None:
     data = images()
     plain = LocalSettings(Objective(), Optimizer(), Views(weak="none"), steps=4, batch=4)
-    for batch in batches(data, plain, 1, unlabelled=False):
+    for batch in batches(data, plain, 1, Supervised.views):
         assert batch.labelled is not None
         assert batch.labels is not None
         assert batch.weak is None
@@ -76,14 +79,14 @@ def test_teacher_follows_with_ema_and_stays_with_round_start() -> None:
         teacher.eval()
         local_round(net, images(), settings(label_source=source, ema_decay=0.5), seed=1, teacher=teacher)
         assert equal(before, state_of(teacher)) != moves
-    with pytest.raises(ValueError, match="needs a teacher"):
+    with pytest.raises(ValueError, match="needs that network"):
         run(label_source="ema")
 
 
 def test_ema_against_naive() -> None:
     net, mean = (build_net("small_cnn", 3, seed=s) for s in (1, 2))
     expected = {k: 0.9 * m + 0.1 * n for (k, m), n in zip(state_of(mean).items(), state_of(net).values(), strict=True)}
-    module._follow(mean, net, 0.9)
+    follow(mean, net, 0.9)
     for name, tensor in state_of(mean).items():
         if tensor.is_floating_point():
             assert torch.allclose(tensor, expected[name], atol=1e-6)

@@ -70,8 +70,9 @@ def train(
         loaded = load_config(folder / "config.toml", settings or []) if settings else RunFolder(folder).read_config()
     elif resume:
         RunFolder(folder).read_config()  # refuses a folder without a run
-    if loaded.privacy == "research" and not as_json:
-        print("privacy = 'research': not for real patients; raw peers may reach other clients", file=sys.stderr)
+    if loaded.privacy == "research":
+        what = "clients are sent other clients' models as they are" if loaded.raw_peers else "guards are off"
+        print(f"privacy = 'research': not for real patients; {what}", file=sys.stderr)
     try:
         with rounds_bar(hidden=quiet or as_json) as progress:
             bar = progress.add_task(loaded.name, total=loaded.federation.rounds, accuracy="")
@@ -79,7 +80,9 @@ def train(
                 loaded,
                 folder,
                 resume=resume,
-                watchers=[lambda p: progress.update(bar, completed=p.round, accuracy=f"{p.accuracy:.3f}")],
+                watchers=[
+                    lambda p: progress.update(bar, completed=p.round, total=p.rounds, accuracy=f"{p.accuracy:.3f}")
+                ],
             )
     except KeyboardInterrupt:
         stopped(f"go on with: fedperl train --resume --out {folder}")
@@ -93,12 +96,23 @@ def train(
         print(f"Results in {folder}")
 
 
-def list_methods() -> None:
-    """List what can be trained, one line each."""
+def list_methods(
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/methods.md.")] = False,
+) -> None:
+    """List what can be trained, one line each, and the paper's table it belongs to."""
     from fedperl.config import methods
+    from fedperl.report.methods_page import methods_page
 
-    for name, line in methods().items():
-        print(f"{name:12} {line}")
+    if as_markdown:
+        print(methods_page(), end="")
+        return
+    if as_json:
+        print(json.dumps({name: {"line": method.line, "paper": method.paper} for name, method in methods().items()}))
+        return
+    width = max(len(name) for name in methods())
+    for name, method in methods().items():
+        print(f"{name:{width}}  {method.line} [{method.paper}]")
 
 
 def _show(progress: Progress, bars: dict[str, Any], jobs: list["Job"]) -> None:

@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
-from fedperl.federation.client import Client
+from fedperl.federation.client import BATCH_NORM, Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
+from fedperl.learn.state import State
 
 log = logging.getLogger(__name__)
 
@@ -14,8 +15,8 @@ log = logging.getLogger(__name__)
 class LocalExchange:
     """Hands each task to its client at once; the clients' own state is kept in their files."""
 
-    def __init__(self, clients: Mapping[int, Client], states: StateFiles, watch: Stopwatch) -> None:
-        self.clients, self.states, self.watch = clients, states, watch
+    def __init__(self, clients: Mapping[int, Client], states: StateFiles, past: "PastStates", watch: Stopwatch) -> None:
+        self.clients, self.states, self.past, self.watch = clients, states, past, watch
 
     def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update | Failure]:
         """Yield the updates in the order of the tasks, each before the next task is asked for.
@@ -33,11 +34,52 @@ class LocalExchange:
                 continue
             if state:
                 self.states.put(task.client, task.round, state)
+                self.past.put(task.client, task.round, state)
             yield update
 
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
-        """Yield the evaluations in the order of the tasks."""
+        """Yield the evaluations in the order of the tasks, each with what the client kept when the model was made."""
         for task in tasks:
             with self.watch.measure("validation"):
-                evaluation = self.clients[task.client].evaluate(task)
+                state = self.past.at(task.client, task.model.round)
+                evaluation = self.clients[task.client].evaluate(task, state)
             yield evaluation
+
+    def keep(self, rounds: set[int]) -> None:
+        """Forget what clients kept for models of other rounds than these and the latest."""
+        self.past.keep(rounds)
+
+
+class PastStates:
+    """The clients' own batch-norm layers by round: a model of an earlier round is tested with those of its time."""
+
+    ROUNDS = 1_000_000
+
+    def __init__(self, files: StateFiles) -> None:
+        self.files = files
+
+    def put(self, client: int, round: int, state: State) -> None:
+        """Remember what of a client's state its evaluation depends on."""
+        kept = {name: tensor for name, tensor in state.items() if name.startswith(BATCH_NORM)}
+        if kept:
+            self.files.put(client * self.ROUNDS + round, round, kept)
+
+    def at(self, client: int, round: int) -> State:
+        """Return what the client had after a round: of its last training up to then."""
+        rounds = [made for made in self._rounds().get(client, []) if made <= round]
+        return self.files.get(client * self.ROUNDS + max(rounds)) if rounds else {}
+
+    def keep(self, rounds: set[int]) -> None:
+        """Forget all that no model of these rounds is tested with; the latest stays."""
+        needed = set()
+        for client, made in self._rounds().items():
+            for round in rounds | {max(made)}:
+                earlier = [one for one in made if one <= round]
+                needed |= {client * self.ROUNDS + max(earlier)} if earlier else set()
+        self.files.keep_only(needed)
+
+    def _rounds(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for key in self.files.records:
+            found.setdefault(key // self.ROUNDS, []).append(key % self.ROUNDS)
+        return found

@@ -10,12 +10,23 @@ from fedperl.data.partition import PARTS, ClientPart
 from fedperl.data.store import Store
 from fedperl.evaluate import classification
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
-from fedperl.learn.local_round import LocalImages, client_weights, local_round
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.local_round import client_weights, local_round
 from fedperl.learn.nets import build_net
+from fedperl.learn.nets.decomposed import Decomposed, merged
 from fedperl.learn.predict import predict
-from fedperl.learn.state import State, load_into, state_of
+from fedperl.learn.recalibrate import recalibrate
+from fedperl.learn.sparse import sparsify
+from fedperl.learn.state import State, batch_norm_names, load_into, part_of, state_of, with_prefix
 from fedperl.peers.committee import peer_state
+from fedperl.seeds import seed_for
 from fedperl.settings import Config
+
+BATCH_NORM, HELD, MEMORY, TEACHER = "batch_norm.", "held.", "memory.", "teacher."
+"""What a client keeps, by the start of its names: its batch-norm layers, its last model, its objective's own, its
+teacher."""
+RECALIBRATION = 256
+"""Most images that a peer's batch-norm statistics are measured on."""
 
 
 class Workspace:
@@ -27,10 +38,27 @@ class Workspace:
         self._peers: list[nn.Module] = []
         self._teacher: nn.Module | None = None
 
-    def _build(self) -> nn.Module:
+    def plain(self) -> nn.Module:
+        """Return a new network with the run's initial weights, not decomposed."""
         model = self._config.model
-        net = build_net(model.net, self._classes, seed=self._config.seed, input_scale=model.input_scale)
-        net = net.to(self._config.device)
+        return build_net(
+            model.net, self._classes, seed=self._config.seed, input_scale=model.input_scale, dropout=model.dropout
+        )
+
+    def decomposed(self, net: nn.Module) -> nn.Module:
+        """Return the network as the run trains it: as it is, or as FedMatch's sum of two."""
+        objective = self._config.objective
+        if not objective.decomposed:
+            return net
+        return Decomposed(net, share=objective.fedmatch.psi, zero=objective.fedmatch.zero)
+
+    def deliverable(self, state: State) -> State:
+        """Return a trained state as one of the plain network: what is written for users."""
+        objective = self._config.objective
+        return merged(state, objective.fedmatch.zero) if objective.decomposed else state
+
+    def _build(self) -> nn.Module:
+        net = self.decomposed(self.plain()).to(self._config.device)
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def peers(self, states: list[State]) -> list[nn.Module]:
@@ -85,20 +113,65 @@ class Client:
 
     def train(self, task: TrainTask, state: State) -> tuple[Update, State]:
         """Return the update of one local round and the state to keep."""
-        work = self.work
-        load_into(work.net, task.model.state)
-        teacher, kept = self._teacher(task, state)
-        numbers = local_round(
+        work, settings = self.work, task.settings
+        start = self._start(task, state)
+        load_into(work.net, start)
+        data, memory, teacher = self._present(task.round), part_of(state, MEMORY), self._teacher(task, state)
+        result = local_round(
             work.net,
-            self._present(task.round),
-            task.settings,
+            data,
+            settings,
             seed=task.seed,
-            peers=work.peers([peer_state(task.model.state, peer) for peer in task.peer_states()]),
+            peers=self._peers(task, start, data),
             teacher=teacher,
+            relation=task.relation,
+            memory=memory,
         )
-        if kept and teacher is not None:
-            state = state_of(teacher)
-        return Update(task.run, task.round, self.number, state_of(work.net), numbers), state
+        trained = state_of(work.net)
+        if settings.sparse:
+            trained, _ = sparsify(trained, start, settings.sparse)
+        numbers = result.numbers | self._accuracy(settings.report, trained)
+        kept = with_prefix(memory, MEMORY)
+        if teacher is not None and settings.objective.teacher_source == "ema":
+            kept |= with_prefix(state_of(teacher), TEACHER)
+        if settings.own_batch_norm:
+            names = batch_norm_names(work.net)
+            kept |= with_prefix({name: trained[name] for name in sorted(names)}, BATCH_NORM)
+        if settings.sparse:
+            kept |= with_prefix(trained, HELD)
+        return Update(task.run, task.round, self.number, trained, numbers, result.relation), kept
+
+    def _start(self, task: TrainTask, state: State) -> State:
+        """Return what the client trains from: the received model, save what it keeps of its own."""
+        received, held = task.model.state, part_of(state, HELD)
+        if task.settings.own_batch_norm:
+            received = received | part_of(state, BATCH_NORM)
+        return sparsify(received, held, task.settings.sparse)[0] if held else received
+
+    def _peers(self, task: TrainTask, start: State, data: LocalImages) -> list[nn.Module]:
+        """Return the networks that help to label; where asked, with batch-norm statistics of the client's images."""
+        peers = self.work.peers([peer_state(start, peer) for peer in task.peer_states()])
+        if peers and task.settings.recalibrate:
+            rows = torch.cat([data.labelled, data.unlabelled])
+            generator = torch.Generator().manual_seed(seed_for(task.seed, "recalibration"))
+            drawn = torch.randperm(len(rows), generator=generator)[:RECALIBRATION].to(rows.device)
+            for peer in peers:
+                recalibrate(peer, data.images[rows[drawn]])
+        return peers
+
+    def _accuracy(self, report: str, trained: State) -> dict[str, float]:
+        """Return the trained model's accuracy on the client's own images of the part asked for, if any is."""
+        if report == "none":
+            return {}
+        data = self.evaluation["validation"]
+        if report == "training":
+            labelled = self.training.labelled
+            data = EvaluationImages(self.training.images[labelled], self.training.labels[labelled])
+        if not len(data.labels):
+            return {}
+        load_into(self.work.net, trained)
+        right = predict(self.work.net, data.images).argmax(1) == data.labels
+        return {"accuracy": float(right.float().mean())}
 
     def _present(self, round: int) -> LocalImages:
         """Return the training images that are there in a round; after the last piece of a stream, that one stays."""
@@ -107,9 +180,9 @@ class Client:
         now = min((round - 1) // self._rounds_per_step, int(self._step.max()))
         return replace(self.training, unlabelled=self.training.unlabelled[self._step == now])
 
-    def evaluate(self, task: EvaluateTask) -> Evaluation:
-        """Return the allowed numbers of the model on this client's images of one part."""
-        load_into(self.work.net, task.model.state)
+    def evaluate(self, task: EvaluateTask, state: State | None = None) -> Evaluation:
+        """Return the allowed numbers of the model, with the batch norm it keeps, on its own images of one part."""
+        load_into(self.work.net, task.model.state | part_of(state or {}, BATCH_NORM))
         data = self.evaluation[task.part]
         probabilities = predict(self.work.net, data.images).cpu().numpy()
         truth = data.labels.cpu()
@@ -118,14 +191,13 @@ class Client:
         numbers["loss"] = float(F.nll_loss(logs, truth, weight=self.class_weights))
         return Evaluation(task.run, task.round, self.number, task.part, numbers)
 
-    def _teacher(self, task: TrainTask, state: State) -> tuple[nn.Module | None, bool]:
-        """Return the network that labels instead of the trained one, and whether the client keeps it."""
-        source = task.settings.objective.label_source
-        if source == "current":
-            return None, False
-        if source == "round_start":
-            return self.work.teacher(task.model.state), False
-        return self.work.teacher(state or task.model.state), True
+    def _teacher(self, task: TrainTask, state: State) -> nn.Module | None:
+        """Return the network that labels or teaches beside the trained one."""
+        source = task.settings.objective.teacher_source
+        if source == "none":
+            return None
+        kept = part_of(state, TEACHER) if source == "ema" else {}
+        return self.work.teacher(kept or task.model.state)
 
 
 def client_of_store(number: int, store: Store, config: Config, work: Workspace) -> Client:

@@ -1,18 +1,35 @@
 """The only types that cross between server and client.
 
-Towards a client: the global model, an anonymized peer, settings. Raw peers exist for research on the local engine. From
-a client: a model and the numbers on two fixed lists. A client's update has no way out of the server.
+Towards a client: the global model, an anonymized peer, FedIRM's averaged relation matrix, settings. Raw peers exist for
+research on the local engine. From a client: a model, the relation matrix of its labelled images where the method asks
+for one, and the numbers on two fixed lists. A client's update has no way out of the server.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.state import State, size_in_bytes
 from fedperl.peers import AnonymizedPeer, RawPeers
 
-UPDATE_NUMBERS = frozenset({"loss", "loss_labelled", "loss_unlabelled", "loss_consistency", "accepted"})
+UPDATE_NUMBERS = frozenset(
+    {
+        "loss",
+        "loss_labelled",
+        "loss_unlabelled",
+        "loss_consistency",
+        "loss_relation",
+        "loss_teacher",
+        "loss_proximal",
+        "accepted",
+        "certain",
+        "accuracy",  # of the sent model on the client's own images, where a policy asks for it
+    }
+)
+SHARES = frozenset({"accepted", "certain", "accuracy"})
 EVALUATION_NUMBERS = frozenset(
     {
         "images",
@@ -49,6 +66,7 @@ class TrainTask:
     peer: AnonymizedPeer | RawPeers | None
     settings: LocalSettings
     seed: int
+    relation: Tensor | None = None
 
     def peer_states(self) -> tuple[State, ...]:
         """Return the models that help to label: one if anonymized, several if raw, or none."""
@@ -57,8 +75,9 @@ class TrainTask:
         return () if self.peer is None else (self.peer.state,)
 
     def size(self) -> int:
-        """Return the bytes of the models the task carries."""
-        return size_in_bytes(self.model.state) + sum(size_in_bytes(state) for state in self.peer_states())
+        """Return the bytes of the models, and of the relation matrix, that the task carries."""
+        models = size_in_bytes(self.model.state) + sum(size_in_bytes(state) for state in self.peer_states())
+        return models + (0 if self.relation is None else size_in_bytes({"relation": self.relation}))
 
 
 @dataclass(frozen=True)
@@ -70,13 +89,14 @@ class Update:
     client: int
     state: State
     numbers: dict[str, float]
+    relation: Tensor | None = None
 
     def __post_init__(self) -> None:
         _only(UPDATE_NUMBERS, self.numbers, "an update")
 
     def size(self) -> int:
-        """Return the bytes of the model."""
-        return size_in_bytes(self.state)
+        """Return the bytes of the model, and of the relation matrix."""
+        return size_in_bytes(self.state) + (0 if self.relation is None else size_in_bytes({"": self.relation}))
 
 
 @dataclass(frozen=True)
@@ -121,3 +141,5 @@ def _only(allowed: frozenset[str], numbers: dict[str, float], what: str) -> None
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{what} may carry finite numbers alone; {name} is {value!r}")
+        if name in SHARES and not 0 <= value <= 1:
+            raise ValueError(f"{what} carries {name} = {value!r}; wanted a share, 0 to 1")

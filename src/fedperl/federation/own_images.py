@@ -1,6 +1,7 @@
 """What the server does with images of its own: train on them, score models on them, test what clients sent."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -9,11 +10,14 @@ from fedperl.data.partition import SERVER_PARTS
 from fedperl.data.store import Store
 from fedperl.evaluate import classification
 from fedperl.federation.client import EvaluationImages, Workspace
-from fedperl.federation.server import PROFILE, Server
-from fedperl.learn.local_round import LocalImages, LocalSettings, local_round
+from fedperl.federation.known import model_of
+from fedperl.federation.server import Server
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.predict import predict
 from fedperl.learn.schedule import of_round
 from fedperl.learn.state import State, load_into, state_of
+from fedperl.peers.predictions import embedding, noise_image
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
 
@@ -28,6 +32,8 @@ class OwnImages:
             for part in SERVER_PARTS
             if len(rows := getattr(store.partition.server, part))
         }
+        peers = config.peers
+        self.noise = noise_image(store.size, mean=peers.noise[0], std=peers.noise[1], seed=config.seed)
         self.streams = any(len(client.step) for client in store.partition.clients)
 
     def score(self, state: State) -> tuple[float, float]:
@@ -37,6 +43,11 @@ class OwnImages:
         probabilities = predict(self.work.net, own.images)
         accuracy = (probabilities.argmax(1) == own.labels).float().mean()
         return float(accuracy), float(F.nll_loss(probabilities.clamp_min(1e-12).log(), own.labels))
+
+    def embed(self, state: State) -> npt.NDArray[np.float64]:
+        """Return what a model says about the image of noise, which is the same for all models of a run."""
+        load_into(self.work.net, state)
+        return embedding(self.work.net, self.noise, self.config.peers.embedding)
 
     def evaluate(self, state: State, part: str) -> dict[str, float]:
         """Return the numbers of a model on one part."""
@@ -49,7 +60,13 @@ class OwnImages:
         config, own = self.config, self.parts["labelled"]
         steps, batch = config.scenario.server_steps, config.federation.batch
         settings = LocalSettings(
-            config.objective.model_copy(update={"kind": "supervised", "label_source": "current"}),
+            config.objective.model_copy(
+                update={
+                    "kind": "fedmatch" if config.objective.decomposed else "supervised",  # sigma alone, or all
+                    "label_source": "current",
+                    "mu": 0.0,
+                }
+            ),
             of_round(config.optimizer, max(1, round), config.federation.rounds),
             config.views,
             -(-len(own.labels) // batch) if steps == "auto" else steps,
@@ -79,8 +96,7 @@ class OwnImages:
         """Return mean, smallest and largest test accuracy of the clients' last models."""
         values = []
         for client in sorted(server.bank.records):
-            state = {name: tensor for name, tensor in server.bank.get(client).items() if name != PROFILE}
-            values.append(self.evaluate(state, "test")["accuracy"])
+            values.append(self.evaluate(model_of(server.bank.get(client)), "test")["accuracy"])
         if not values:
             return {}
         return {"accuracy": float(np.mean(values)), "least": min(values), "most": max(values), "clients": len(values)}

@@ -24,6 +24,10 @@ class Exchange(Protocol):
         """Yield the evaluations of the tasks."""
         ...
 
+    def keep(self, rounds: set[int]) -> None:
+        """Let clients forget what belongs to models of other rounds: those are never asked for again."""
+        ...
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -65,7 +69,7 @@ class Rounds:
         self.selection = Selection()
         self.round = 0
         self.totals: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0, "bytes_evaluation": 0, "void": 0}
-        self.totals |= {"rejected": 0, "client_rounds": 0, "with_peer": 0}
+        self.totals |= {"rejected": 0, "client_rounds": 0, "with_peer": 0, "peers": {}}
 
     def restore(self) -> None:
         """Go back to the last committed round, or commit the start."""
@@ -87,7 +91,11 @@ class Rounds:
         self.totals = content["totals"]
         self.selection.restore(content["selection"])
         current = content["model"]
-        self.server.restore(GlobalModel(current, self.folder.models.get(current)))
+        before = content["predecessor"]
+        self.server.restore(
+            GlobalModel(current, self.folder.models.get(current)),
+            None if before is None else GlobalModel(before, self.folder.models.get(before)),
+        )
 
     def run(self, watchers: Iterable[Watcher] = ()) -> None:
         """Run every round that is left."""
@@ -134,12 +142,18 @@ class Rounds:
         totals["rejected"] += len(summary.rejected)
         totals["client_rounds"] += len(summary.cohort)
         totals["with_peer"] += sum(bool(members) for members in summary.committees.values())
+        for client in summary.kept:  # where peers could help
+            size = str(len(summary.committees[client]))
+            totals["peers"][size] = totals["peers"].get(size, 0) + 1
 
     def _keep_models(self) -> None:
         current = self.server.model
         if current.round not in self.folder.models.records:
             self.folder.models.put(current.round, current.round, current.state)
-        self.folder.models.keep_only(self.selection.rounds() | {current.round})
+        before = self.server.predecessor
+        needed = self.selection.rounds() | {current.round} | (set() if before is None else {before.round})
+        self.folder.models.keep_only(needed)
+        self.exchange.keep(needed)
 
     def _commit(self) -> None:
         self.folder.commit(
@@ -147,6 +161,7 @@ class Rounds:
             | {
                 "round": self.round,
                 "model": self.server.model.round,
+                "predecessor": None if self.server.predecessor is None else self.server.predecessor.round,
                 "selection": self.selection.to_json(),
                 "totals": self.totals,
             }

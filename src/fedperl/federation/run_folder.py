@@ -14,7 +14,7 @@ from fedperl.learn.state import State
 from fedperl.learn.weights import write_weights
 from fedperl.settings import Config
 
-FORMAT = 1
+FORMAT = 2
 
 
 class RunFolder:
@@ -41,8 +41,13 @@ class RunFolder:
             leftover.unlink(missing_ok=True)
         self.bank = StateFiles(self.state / "bank", "client")
         self.client_states = StateFiles(self.state / "clients", "client")
+        self.past_states = StateFiles(self.state / "past", "client")
         self.models = StateFiles(self.state / "models", "global")
         self.ledger = Ledger(self.state / "ledger.jsonl")
+
+    @property
+    def _files(self) -> tuple[StateFiles, ...]:
+        return self.bank, self.client_states, self.past_states, self.models
 
     def close(self) -> None:
         """Give the lock back."""
@@ -79,18 +84,19 @@ class RunFolder:
             "format": FORMAT,
             "bank": self.bank.to_json(),
             "client_states": self.client_states.to_json(),
+            "past_states": self.past_states.to_json(),
             "models": self.models.to_json(),
             "ledger_lines": self.ledger.lines,
             "ledger_tail": self.ledger.tail,
             "metrics_bytes": _size(self.metrics),
         }
         text = json.dumps(content, sort_keys=True)
-        for files in (self.bank, self.client_states, self.models):
+        for files in self._files:
             sync_folder(files.folder)
         body = f'{{"sha256": "{digest(text.encode())}", "content": {text}}}'
         write_durably(self.state / "checkpoint.json", body.encode())
         sync_folder(self.state)
-        for files in (self.bank, self.client_states, self.models):
+        for files in self._files:
             files.prune()
 
     def restore(self) -> dict[str, Any] | None:
@@ -103,7 +109,7 @@ class RunFolder:
         if not path.exists():
             self.ledger.open()
             self._cut_metrics(0)
-            for files in (self.bank, self.client_states, self.models):
+            for files in self._files:
                 files.sweep()
             return None
         try:
@@ -115,6 +121,7 @@ class RunFolder:
                 raise ValueError(f"format {content['format']}; wanted {FORMAT}")
             self.bank.restore(content["bank"])
             self.client_states.restore(content["client_states"])
+            self.past_states.restore(content["past_states"])
             self.models.restore(content["models"])
             self.ledger.open(content["ledger_lines"], content["ledger_tail"])
             self._cut_metrics(content["metrics_bytes"])

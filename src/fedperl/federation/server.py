@@ -2,41 +2,38 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
-import torch
+import numpy.typing as npt
+from torch import Tensor
 
 from fedperl.config import config_hash
 from fedperl.errors import ConfigError
-from fedperl.federation.aggregate import fedavg
+from fedperl.federation.aggregate import fedavg, residual
+from fedperl.federation.choosing import choose_committees
+from fedperl.federation.known import EXTRA, Known, model_of
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.messages import EvaluateTask, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.schema import find_fault
 from fedperl.federation.state_files import StateFiles
+from fedperl.federation.weighing import average_weights
 from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.schedule import of_round
-from fedperl.learn.state import State
-from fedperl.peers import (
-    AnonymizedPeer,
-    RawPeers,
-    apply_policy,
-    committee,
-    profile,
-    random_peers,
-    similarity_rows,
-    top_peers,
-)
+from fedperl.learn.sparse import sparse_bytes, sparsify
+from fedperl.learn.state import State, size_in_bytes
+from fedperl.peers import AnonymizedPeer, RawPeers, committee, profile
 from fedperl.peers.committee import FEWEST
-from fedperl.peers.profiles import Profile
+from fedperl.peers.relations import average_relation, find_relation_fault
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
-
-PROFILE = "__profile__"
 
 Score = Callable[[State], tuple[float, float]]
 """Accuracy and loss of a model on the server's own images."""
 Teach = Callable[[State, int], State]
 """A model after the server's own training in a round, on its own labelled images."""
+Embed = Callable[[State], npt.NDArray[np.float64]]
+"""What a model says about one image of noise."""
 
 
 @dataclass
@@ -46,8 +43,12 @@ class RoundSummary:
     round: int
     cohort: list[int]
     committees: dict[int, list[int]] = field(default_factory=dict)
+    kept: dict[int, int] = field(default_factory=dict)
+    """How many peers the policy kept for each client; empty in rounds without peers."""
     accepted: list[int] = field(default_factory=list)
     rejected: dict[int, str] = field(default_factory=dict)
+    weights: dict[int, float] = field(default_factory=dict)
+    """Of the accepted updates in the average."""
     void: bool = False
     profile_age: float | None = None
     bytes_down: int = 0
@@ -69,6 +70,10 @@ class Server:
         score: Score | None = None,
         teach: Teach | None = None,
         evaluators: Sequence[int] | None = None,
+        *,
+        embed: Embed | None = None,
+        labelled: Sequence[bool] | None = None,
+        classes: int | None = None,
     ) -> None:
         """Start with an initial model.
 
@@ -78,9 +83,14 @@ class Server:
             score: needed where profiles carry the server's score.
             teach: where the server has labels of its own: trains the initial model and every averaged one.
             evaluators: the clients that validate the global model; by default all.
+            embed: needed where peers are chosen by their predictions.
+            labelled: which clients have labels, by default all: those alone train before `objective.start`.
+            classes: needed where relation matrices are exchanged.
         Raises:
             ConfigError: the cohort or T does not fit the number of clients.
         """
+        self.labelled = [True] * len(sizes) if labelled is None else list(labelled)
+        self.embed, self.classes = embed, classes
         self.config, self.sizes = config, list(sizes)
         self.trainers = [client for client, size in enumerate(sizes) if size > 0]
         self.evaluators = list(range(len(sizes)) if evaluators is None else evaluators)
@@ -90,13 +100,38 @@ class Server:
             raise ConfigError(f"federation.cohort = {config.federation.cohort}; there are {clients} clients{without}")
         if config.peer_learning and clients - 1 < config.peers.T:
             raise ConfigError(f"peers.T = {config.peers.T}; a client has {clients - 1} others")
+        early = [client for client in self.trainers if self.labelled[client]]
+        if config.objective.start and len(early) < self._fewest:
+            raise ConfigError(
+                f"objective.start = {config.objective.start}: {len(early)} clients have labels, and a model of fewer "
+                f"than {self._fewest} is that client's; wanted start = 0, or privacy = 'research'"
+            )
         self.model = GlobalModel(0, initial)
+        self.predecessor: GlobalModel | None = None
         self.bank, self.ledger, self.score, self.teach = bank, ledger, score, teach
         self.run = config_hash(config)[:16]
-        self.profiles: dict[int, Profile] = {}
+        self.known: dict[int, Known] = {}
         self._names = list(initial)  # the order of a profile's features; a loaded state comes in another
-        self._settings = LocalSettings(config.objective, config.optimizer, config.views, steps, config.federation.batch)
+        self._settings = LocalSettings(
+            config.objective,
+            config.optimizer,
+            config.views,
+            steps,
+            config.federation.batch,
+            config.federation.unlabelled_batch,
+            rounds=config.federation.rounds,
+            report=_report(config),
+            own_batch_norm=config.federation.batch_norm == "local",
+            recalibrate=config.peers.batch_norm == "recalibrate",
+            sparse=config.federation.sparse,
+        )
         self._summary = RoundSummary(0, [])
+        self._starts: dict[int, State] = {}  # what each client of the round trains from, where little is sent
+
+    @property
+    def _fewest(self) -> int:
+        """Of how many clients anything must be that others get to see."""
+        return 1 if self.config.privacy == "research" else FEWEST
 
     # A round
 
@@ -117,8 +152,11 @@ class Server:
         that it may hold what an earlier client of this round sent: the authors' simulator does that.
         """
         cohort = self._draw_cohort(round)
-        self._summary = RoundSummary(round, cohort)
-        chosen = self._choose_committees(round, cohort)
+        made = {client: record.round for client, record in self.bank.records.items()}
+        choice = choose_committees(self.config, self.known, made, cohort, round)
+        self._summary = RoundSummary(round, cohort, kept=choice.kept, profile_age=choice.profile_age)
+        self._starts = {}
+        chosen = choice.committees
         if not self.config.peers.snapshot:
             return self._one_by_one(round, chosen)
         tasks = [self._task(round, client, chosen.get(client, [])) for client in cohort]
@@ -143,7 +181,7 @@ class Server:
             if fault is not None or isinstance(update, Failure):
                 summary.rejected[update.client] = fault or "it failed"
                 continue
-            summary.bytes_up += update.size()
+            summary.bytes_up += self._bytes_up(update)
             held[update.client] = update
             summary.numbers[update.client] = update.numbers
             if not self.config.peers.snapshot:
@@ -152,7 +190,7 @@ class Server:
         for client in summary.cohort:
             if client not in held:
                 summary.rejected.setdefault(client, "no update came back")
-        summary.void = len(held) < self.config.federation.quorum
+        summary.void = len(held) < max(self._fewest, min(self.config.federation.quorum, len(summary.cohort)))
         if not summary.void:
             self._average([held[client] for client in summary.accepted])
         self.ledger.append([self._outcome(summary)])
@@ -163,62 +201,21 @@ class Server:
         for client in self.evaluators:
             yield EvaluateTask(self.run, self.model.round, client, self.model, "validation")
 
-    def restore(self, model: GlobalModel) -> None:
-        """Take the global model of a checkpoint over, and the profiles from the bank's files."""
-        self.model = model
-        self.profiles = {client: self.bank.get_tensor(client, PROFILE).numpy() for client in self.bank.records}
+    def restore(self, model: GlobalModel, predecessor: GlobalModel | None = None) -> None:
+        """Take the global model of a checkpoint over, and what is known of the clients from the bank's files."""
+        self.model, self.predecessor = model, predecessor
+        self.known = {client: Known.of(self.bank.get_part(client, EXTRA)) for client in self.bank.records}
 
     # Planning
 
     def _draw_cohort(self, round: int) -> list[int]:
         generator = np.random.default_rng(seed_for(self.config.seed, "cohort", round))
-        sizes = np.array([self.sizes[client] for client in self.trainers], dtype=np.float64)
+        early = round <= self.config.objective.start
+        able = [client for client in self.trainers if self.labelled[client] or not early]
+        sizes = np.array([self.sizes[client] for client in able], dtype=np.float64)
         chances = sizes / sizes.sum() if self.config.federation.client_sampling == "size" else None
-        cohort = generator.choice(len(sizes), self.config.federation.cohort, replace=False, p=chances)
-        return [self.trainers[place] for place in cohort]
-
-    def _choose_committees(self, round: int, cohort: list[int]) -> dict[int, list[int]]:
-        """Return the peers kept for each client of the cohort; absent where there are too few."""
-        peers = self.config.peers
-        if not self.config.peer_learning or round <= peers.warmup or len(self.profiles) < peers.min_profiles:
-            return {}
-        eligible = [k for k in sorted(self.profiles) if self._may_help(k, round)]
-        ages = [round - self.bank.records[k].round for k in eligible]
-        self._summary.profile_age = float(np.mean(ages)) if ages else None
-        similar = self._most_similar(cohort, eligible) if peers.selector == "profile" else {}
-        chosen = {}
-        for client in cohort:
-            if peers.selector == "random" or (client not in self.profiles and peers.unprofiled == "random"):
-                generator = np.random.default_rng(seed_for(self.config.seed, "random peers", round, client))
-                candidates = random_peers(eligible, client, peers.T, generator)
-            else:
-                candidates = similar.get(client, [])
-            kept = apply_policy(peers.policy, candidates)
-            if len(kept) >= (FEWEST if peers.anonymize else 1):
-                chosen[client] = kept
-        return chosen
-
-    def _may_help(self, client: int, round: int) -> bool:
-        peers = self.config.peers
-        age = round - self.bank.records[client].round
-        return client not in peers.exclude and (peers.max_age is None or age <= peers.max_age)
-
-    def _most_similar(self, cohort: list[int], eligible: list[int]) -> dict[int, list[int]]:
-        """Return the top T of each profiled client of the cohort; only these rows of the matrix are computed."""
-        known = sorted(self.profiles)
-        place = {client: i for i, client in enumerate(known)}
-        receivers = [client for client in cohort if client in place]
-        if not receivers:
-            return {}
-        stacked = np.stack([self.profiles[client] for client in known])
-        rows = similarity_rows(stacked, [place[client] for client in receivers], self.config.profile.scale)
-        barred = np.ones(len(known), dtype=bool)
-        barred[[place[client] for client in eligible]] = False
-        rows[:, barred] = np.nan
-        return {
-            client: [known[k] for k in top_peers(row, place[client], self.config.peers.T)]
-            for client, row in zip(receivers, rows, strict=True)
-        }
+        count = min(self.config.federation.cohort, len(able))
+        return [able[place] for place in generator.choice(len(able), count, replace=False, p=chances)]
 
     def _task(self, round: int, client: int, members: list[int]) -> TrainTask:
         task = TrainTask(
@@ -227,20 +224,58 @@ class Server:
             client,
             self.model,
             self._peer(members),
-            replace(self._settings, optimizer=of_round(self.config.optimizer, round, self.config.federation.rounds)),
+            replace(
+                self._settings,
+                optimizer=of_round(self.config.optimizer, round, self.config.federation.rounds),
+                round=round,
+                eval_mode=self.config.federation.alone and self.config.federation.eval_slip and round > 1,
+            ),
             seed_for(self.config.seed, "local round", round, client),
+            self._relation(),
         )
         self._summary.committees[client] = members
-        self._summary.bytes_down += task.size()
+        self._summary.bytes_down += self._bytes_down(task)
         return task
+
+    def _relation(self) -> Tensor | None:
+        """Return what the labelled clients' relation matrices say together."""
+        matrices = [about.relation for _, about in sorted(self.known.items()) if about.relation is not None]
+        return average_relation(matrices, fewest=self._fewest)
+
+    def _bytes_down(self, task: TrainTask) -> int:
+        """Return what the task costs; where little is sent, only what differs from what the client holds counts."""
+        sparse = self.config.federation.sparse
+        if not sparse:
+            return task.size()
+        self._starts[task.client] = model = task.model.state
+        dense = task.size() - size_in_bytes(model)
+        if task.client not in self.known:
+            return task.size()
+        held = model_of(self.bank.get(task.client))
+        self._starts[task.client], changed = sparsify(model, held, sparse)
+        return dense + sparse_bytes(changed, model)
+
+    def _bytes_up(self, update: Update) -> int:
+        start = self._starts.get(update.client)
+        if start is None:
+            return update.size()
+        _, changed = sparsify(update.state, start, 0.0)  # the client has left out what moved too little
+        return update.size() - size_in_bytes(update.state) + sparse_bytes(changed, update.state)
 
     def _peer(self, members: list[int]) -> AnonymizedPeer | RawPeers | None:
         if not members:
             return None
-        states = {k: {n: t for n, t in self.bank.get(k).items() if n != PROFILE} for k in members}
+        states = {k: self._helping(model_of(self.bank.get(k))) for k in members}
         if self.config.peers.anonymize:
-            return committee(states, self.config.peers.batch_norm)
+            batch_norm = self.config.peers.batch_norm
+            return committee(states, "receiver" if batch_norm == "recalibrate" else batch_norm)
         return RawPeers(tuple(states[k] for k in members))
+
+    def _helping(self, model: State) -> State:
+        """Return what of a client's model helps others: all of it, or FedMatch's psi, which runs on their sigma."""
+        if not self.config.objective.decomposed:
+            return model
+        return {name: tensor for name, tensor in model.items() if name.startswith("psi.")}
 
     # Absorbing
 
@@ -253,29 +288,60 @@ class Server:
             return "a second update in one round"
         if isinstance(update, Failure):
             return f"it failed with {update.kind}"
+        if update.relation is not None:
+            if self.classes is None:
+                return "it carries a relation matrix, which this method does not ask for"
+            fault = find_relation_fault(update.relation, self.classes)
+            if fault is not None:
+                return fault
         return find_fault(update.state, self.model.state)
 
     def _average(self, updates: list[Update]) -> None:
         if self.config.peers.snapshot:
             for update in updates:
                 self._bank(update)
-        by_size = self.config.federation.weights == "size"
-        weights = [float(self.sizes[update.client]) if by_size else 1.0 for update in updates]
+        round, every = self._summary.round, self.config.federation.residual_every
+        weights = average_weights(
+            self.config,
+            {update.client: update.state for update in updates},
+            self.sizes,
+            self.labelled,
+            self.known,
+            round,
+        )
+        self._summary.weights = {update.client: weight for update, weight in zip(updates, weights, strict=True)}
         average = fedavg([update.state for update in updates], weights)
+        if every and round % every == 0 and self.predecessor is not None:
+            average = residual(average, self.predecessor.state)
         if self.teach is not None:
-            average = self.teach(average, self._summary.round)
-        self.model = GlobalModel(self._summary.round, average)
+            average = self.teach(average, round)
+        self.model = GlobalModel(round, average)
+        if every and round % every == 0:
+            self.predecessor = self.model
 
     def _bank(self, update: Update) -> None:
         settings = self.config.profile
         ordered = {name: update.state[name] for name in self._names}
         features = profile(ordered, tensors=settings.tensors, std=settings.std)
         if settings.server_score:
-            if self.score is None:
-                raise ConfigError("profile.server_score = true needs images at the server, and there are none")
-            features = np.append(features, self.score(update.state))
-        self.profiles[update.client] = features
-        self.bank.put(update.client, update.round, {**update.state, PROFILE: torch.from_numpy(features)})
+            features = np.append(features, self._scored(update.state))
+        score = update.numbers.get("accuracy")
+        if self._scores:
+            score = self._scored(update.state)[0]
+        embedding = None if self.embed is None else self.embed(update.state)
+        self.known[update.client] = Known(features, embedding, score, update.relation)
+        self.bank.put(update.client, update.round, {**update.state, **self.known[update.client].tensors()})
+
+    @property
+    def _scores(self) -> bool:
+        """Whether a policy asks for the accuracy on the server's own images."""
+        gate, policy = self.config.gate, self.config.peers.policy
+        return policy in ("validation", "gated_validation") and gate.metric == "server_acc"
+
+    def _scored(self, state: State) -> tuple[float, float]:
+        if self.score is None:
+            raise ConfigError("profiles or a policy ask for accuracy on the server's images, and there are none")
+        return self.score(state)
 
     # Ledger
 
@@ -304,3 +370,10 @@ class Server:
                 "by": "every client" if len(self.evaluators) == len(self.sizes) else self.evaluators,
             },
         }
+
+
+def _report(config: Config) -> Literal["none", "validation", "training"]:
+    """Return which accuracy of its own a client has to tell."""
+    if not config.peer_learning or config.peers.policy not in ("validation", "gated_validation"):
+        return "none"
+    return {"server_acc": "none", "own_val_acc": "validation", "train_acc": "training"}[config.gate.metric]  # type: ignore[return-value]

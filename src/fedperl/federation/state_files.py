@@ -11,7 +11,6 @@ from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from fedperl.errors import RunError
 from fedperl.files import digest, write_durably
@@ -64,13 +63,12 @@ class StateFiles:
         loaded = safetensors.torch.load(content)
         return {name: loaded[name] for name in sorted(loaded)}  # it comes in another order every time
 
-    def get_tensor(self, key: int, name: str) -> Tensor:
-        """Return one tensor of a state without reading the others."""
+    def get_part(self, key: int, prefix: str) -> State:
+        """Return the tensors of a state whose names start with a prefix, without reading the others."""
         path = self.folder / self.records[key].file
         try:
             with safe_open(path, framework="pt") as file:
-                tensor: Tensor = file.get_tensor(name)
-                return tensor
+                return {name: file.get_tensor(name) for name in sorted(file.keys()) if name.startswith(prefix)}
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
 

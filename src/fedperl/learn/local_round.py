@@ -1,31 +1,26 @@
 """One client's local round: a fixed number of optimiser steps on its own images."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedperl.data.batches import draw_indices
-from fedperl.data.views import apply_strong, apply_weak, draw_strong, draw_weak, to_float
+from fedperl.data.views import StrongDraw, WeakDraw, apply_strong, apply_weak, draw_strong, draw_weak, to_float
+from fedperl.learn import optimizers
 from fedperl.learn.class_weights import median_frequency
-from fedperl.learn.objectives import Batch, build_objective
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.objectives import Batch, Context, Losses, View, build_objective
 from fedperl.learn.objectives import Objective as ObjectiveFunction
+from fedperl.learn.proximal import Proximal
+from fedperl.learn.state import State
 from fedperl.seeds import seed_for
 from fedperl.settings import Objective, Optimizer, Views
 
 VIEW_MEMORY = 64 * 2**20  # bytes of views made ahead at a time
-
-
-@dataclass(frozen=True)
-class LocalImages:
-    """What one client trains on: its images, and which of them it has labels for."""
-
-    images: Tensor  # (n, 3, h, w) uint8
-    labels: Tensor  # (n,)
-    labelled: Tensor  # positions in images
-    unlabelled: Tensor  # positions in images
-    classes: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,30 @@ class LocalSettings:
     views: Views
     steps: int
     batch: int
+    unlabelled_batch: int | None = None
+    """Unlabelled images a step, where they are not as many as labelled ones."""
+    round: int = 1
+    rounds: int = 1
+    eval_mode: bool = False
+    """Train with frozen batch-norm statistics and without dropout: the authors' slip in local models."""
+    report: Literal["none", "validation", "training"] = "none"
+    """The accuracy of its trained model that the client tells: on its own validation or labelled training images."""
+    own_batch_norm: bool = False
+    """The client goes on from its own batch-norm layers, not from the averaged ones."""
+    recalibrate: bool = False
+    """Peers get batch-norm statistics of the client's own images."""
+    sparse: float = 0.0
+    """Entries that moved no more than this count as not sent."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a local round leaves beside the trained network."""
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    """The mean of each logged number."""
+    relation: Tensor | None = None
+    """FedIRM: the relation matrix of the labelled images."""
 
 
 def local_round(
@@ -47,71 +66,144 @@ def local_round(
     seed: int,
     peers: Sequence[nn.Module] = (),
     teacher: nn.Module | None = None,
-) -> dict[str, float]:
-    """Train the network in place for the given number of steps and return the mean of each logged number.
+    relation: Tensor | None = None,
+    memory: State | None = None,
+) -> LocalResult:
+    """Train the network in place for the given number of steps and return what is to be told of it.
 
     Args:
         net: starts from the received global model.
         seed: of this run, round and client; batches, views and dropout each draw their own stream from it.
         peers: networks that help to label, in eval mode.
-        teacher: labels instead of `net` where `objective.label_source` says so; with `ema` it follows `net`.
-
+        teacher: the network of `objective.teacher_source`; a running average follows `net`.
+        relation: FedIRM's averaged relation matrix.
+        memory: what the client kept from its last round, replaced in place by what it is to keep.
     Raises:
         ValueError: the client has no image that the objective could use.
     """
-    objective = _objective(data, settings, peers, teacher)
-    optimizer = _optimizer(net, settings.optimizer)
-    average = teacher if settings.objective.label_source == "ema" else None
+    memory = {} if memory is None else memory
+    weights = client_weights(data, settings.objective)
+    context = Context(
+        data,
+        None if weights is None else weights.to(data.labels.device),
+        peers,
+        teacher,
+        None if relation is None else relation.to(data.labels.device),
+        memory,
+        settings.round,
+        settings.rounds,
+    )
+    objective = _objective(settings, context)
+    optimizer = optimizers.build(net, settings.optimizer, memory)
+    proximal = Proximal(net, settings.objective.mu)
     totals: dict[str, Tensor] = {}
-    net.train()
+    net.train(not settings.eval_mode)
     with torch.random.fork_rng(devices=[]):  # dropout draws from torch's own generator
         torch.manual_seed(seed_for(seed, "network"))
-        for batch in batches(data, settings, seed, unlabelled=objective.uses_unlabelled):
-            losses = objective(net, batch)
-            if losses.total.requires_grad:  # not where nothing is labelled and nothing was accepted
-                optimizer.zero_grad(set_to_none=True)
-                losses.total.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-            if average is not None:
-                _follow(average, net, settings.objective.ema_decay)
-            for name, value in losses.numbers.items():
-                totals[name] = totals[name] + value if name in totals else value
-    return {name: float(value) / settings.steps for name, value in totals.items()}
+        objective.begin(net)
+        for batch in batches(data, settings, seed, objective.views):
+            then: Callable[[], Losses] | None = partial(objective, net, batch)
+            while then is not None:
+                losses = proximal(then())
+                if losses.total.requires_grad:  # not where nothing is labelled and nothing was accepted
+                    optimizer.zero_grad(set_to_none=True)
+                    losses.total.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                for name, value in losses.numbers.items():
+                    totals[name] = totals[name] + value if name in totals else value
+                then = losses.then
+            objective.after_step(net)
+    if settings.optimizer.carry:
+        memory.update(optimizers.moments(optimizer))
+    numbers = {name: float(value) / settings.steps for name, value in totals.items()}
+    return LocalResult(numbers, objective.relation())
 
 
-def batches(data: LocalImages, settings: LocalSettings, seed: int, *, unlabelled: bool) -> Iterator[Batch]:
-    """Yield one batch a step. Views are made many steps at a time: small batches would cost mostly overhead."""
-    n, device = settings.steps * settings.batch, data.images.device
-    labelled_rows = _rows(data.labelled, n, seed, "labelled")
-    labelled_draw = draw_weak(n, _generator(seed, "labelled views"), settings.views.weak).to(device)
-    rows = _rows(data.unlabelled, n, seed, "unlabelled") if unlabelled else None
-    weak_draw = draw_weak(n, _generator(seed, "weak views"), settings.views.weak).to(device)
-    strong_draw = draw_strong(
-        n,
-        _generator(seed, "strong views"),
-        settings.views.strong,
-        operations=settings.views.operations,
-        magnitude=settings.views.magnitude,
-    ).to(device)
-    image_bytes = 4 * data.images[0].numel()
-    chunk = max(1, VIEW_MEMORY // (3 * settings.batch * image_bytes)) * settings.batch
-    for start in range(0, n, chunk):
-        part = slice(start, min(start + chunk, n))
-        labelled = weak = strong = None
-        if labelled_rows is not None:
-            labelled = apply_weak(to_float(data.images[labelled_rows[part]]), labelled_draw[part])
-        if rows is not None:
-            images = to_float(data.images[rows[part]])
-            weak, strong = apply_weak(images, weak_draw[part]), apply_strong(images, strong_draw[part])
-        for step in range(0, part.stop - start, settings.batch):
-            here = slice(step, step + settings.batch)
-            there = slice(start + step, start + step + settings.batch)
-            yield Batch(
-                _batch(labelled, here),
-                None if labelled_rows is None else data.labels[labelled_rows[there]],
-                _batch(weak, here),
-                _batch(strong, here),
-            )
+def batches(data: LocalImages, settings: LocalSettings, seed: int, views: frozenset[View]) -> Iterator[Batch]:
+    """Yield one batch a step. Views are made many steps at a time: small batches would cost mostly overhead.
+
+    In the rounds of `objective.start` there are labelled images only.
+    """
+    labelled = _Pool(data, data.labelled, settings.batch, settings, seed, ("labelled", "labelled_again"), views)
+    unlabelled = data.unlabelled if settings.round > settings.objective.start else data.unlabelled[:0]
+    size = settings.unlabelled_batch or settings.batch
+    others = _Pool(data, unlabelled, size, settings, seed, ("weak", "weak_again", "strong"), views)
+    for step, (one, other) in enumerate(zip(labelled, others, strict=True)):
+        progress = ((settings.round - 1) * settings.steps + step) / (settings.rounds * settings.steps)
+        yield Batch(
+            one.views.get("labelled"),
+            None if one.rows is None else data.labels[one.rows],
+            other.views.get("weak"),
+            other.views.get("strong"),
+            one.views.get("labelled_again"),
+            other.views.get("weak_again"),
+            other.rows,
+            progress,
+        )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    rows: Tensor | None = None
+    views: dict[View, Tensor] = field(default_factory=dict)
+
+
+PURPOSE: dict[View, str] = {
+    "labelled": "labelled views",
+    "labelled_again": "other labelled views",
+    "weak": "weak views",
+    "weak_again": "other weak views",
+    "strong": "strong views",
+}
+
+
+class _Pool:
+    """Yields, for every step, the rows drawn from one pool of a client's images and the views asked for."""
+
+    def __init__(
+        self,
+        data: LocalImages,
+        pool: Tensor,
+        batch: int,
+        settings: LocalSettings,
+        seed: int,
+        possible: tuple[View, ...],
+        wanted: frozenset[View],
+    ) -> None:
+        self.images, self.steps, self.batch, self.settings = data.images, settings.steps, batch, settings
+        n = settings.steps * batch
+        names = [name for name in possible if name in wanted] if len(pool) else []
+        purpose = "labelled" if "labelled" in possible else "unlabelled"
+        self.rows = _rows(pool, n, seed, purpose) if names else None
+        self.draws = {name: self._draw(name, n, _generator(seed, PURPOSE[name])) for name in names}
+
+    def _draw(self, name: View, n: int, generator: torch.Generator) -> WeakDraw | StrongDraw:
+        views, device = self.settings.views, self.images.device
+        if name != "strong":
+            return draw_weak(n, generator, views.weak).to(device)
+        return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude).to(
+            device
+        )
+
+    def __iter__(self) -> Iterator[_Drawn]:
+        if self.rows is None:
+            yield from [_Drawn()] * self.steps
+            return
+        image_bytes = 4 * self.images[0].numel()
+        chunk = max(1, VIEW_MEMORY // ((1 + len(self.draws)) * self.batch * image_bytes)) * self.batch
+        for start in range(0, len(self.rows), chunk):
+            part = slice(start, min(start + chunk, len(self.rows)))
+            images = to_float(self.images[self.rows[part]])
+            made: dict[View, Tensor] = {}
+            for name, draw in self.draws.items():
+                if isinstance(draw, WeakDraw):
+                    made[name] = apply_weak(images, draw[part])
+                else:
+                    made[name] = apply_strong(images, draw[part])
+            for step in range(0, part.stop - start, self.batch):
+                here = slice(step, step + self.batch)
+                rows = self.rows[start + step : start + step + self.batch]
+                yield _Drawn(rows, {name: _batch(view, here) for name, view in made.items()})
 
 
 def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
@@ -121,49 +213,27 @@ def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
     return median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
 
 
-def _objective(
-    data: LocalImages, settings: LocalSettings, peers: Sequence[nn.Module], teacher: nn.Module | None
-) -> ObjectiveFunction:
-    weights = client_weights(data, settings.objective)
-    weights = None if weights is None else weights.to(data.labels.device)
-    if settings.objective.label_source != "current" and teacher is None:
-        raise ValueError(f"label_source = {settings.objective.label_source!r} needs a teacher network")
-    objective = build_objective(settings.objective, class_weights=weights, peers=peers, labeller=teacher)
-    if not len(data.labelled) and not (objective.uses_unlabelled and len(data.unlabelled)):
+def _objective(settings: LocalSettings, context: Context) -> ObjectiveFunction:
+    source, data = settings.objective.teacher_source, context.data
+    if source != "none" and context.teacher is None:
+        raise ValueError(f"objective.kind = {settings.objective.kind!r} with teacher {source!r} needs that network")
+    objective = build_objective(settings.objective, context)
+    uses_unlabelled = bool(objective.views & {"weak", "strong"}) and settings.round > settings.objective.start
+    if not len(data.labelled) and not (uses_unlabelled and len(data.unlabelled)):
         raise ValueError(
             f"nothing to train on: {len(data.labelled)} labelled and {len(data.unlabelled)} unlabelled images "
-            f"for the objective {settings.objective.kind!r}"
+            f"for the objective {settings.objective.kind!r} in round {settings.round}"
         )
     return objective
 
 
-def _optimizer(net: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
-    if settings.kind == "adam":
-        return torch.optim.Adam(net.parameters(), settings.lr, weight_decay=settings.weight_decay, fused=True)
-    return torch.optim.SGD(
-        net.parameters(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
-    )
-
-
-def _rows(pool: Tensor, n: int, seed: int, purpose: str) -> Tensor | None:
-    if not len(pool):
-        return None
+def _rows(pool: Tensor, n: int, seed: int, purpose: str) -> Tensor:
     return pool[draw_indices(len(pool), n, _generator(seed, purpose)).to(pool.device)]
 
 
-def _batch(images: Tensor | None, part: slice) -> Tensor | None:
-    return None if images is None else images[part].contiguous(memory_format=torch.channels_last)
+def _batch(images: Tensor, part: slice) -> Tensor:
+    return images[part].contiguous(memory_format=torch.channels_last)
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_for(seed, purpose))
-
-
-@torch.no_grad()
-def _follow(average: nn.Module, net: nn.Module, decay: float) -> None:
-    """Move the running average towards the network; counters are copied."""
-    for mean, value in zip(average.state_dict().values(), net.state_dict().values(), strict=True):
-        if mean.is_floating_point():
-            mean.lerp_(value, 1 - decay)
-        else:
-            mean.copy_(value)

@@ -28,6 +28,22 @@ def is_running_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in RUNNING
 
 
+def batch_norm_names(net: nn.Module) -> set[str]:
+    """Return the names of all that belongs to a network's batch-norm layers: scale, shift, running statistics."""
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return {name for name in net.state_dict() if name.rpartition(".")[0] in layers}
+
+
+def part_of(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the tensors whose names start with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def with_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the tensors under names that start with a prefix, copied to the CPU."""
+    return {prefix + name: t.detach().to("cpu", copy=True).contiguous() for name, t in state.items()}
+
+
 def size_in_bytes(state: Mapping[str, Tensor]) -> int:
     """Return the bytes of all tensors: what one exchange of the state costs, headers apart."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())

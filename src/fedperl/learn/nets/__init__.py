@@ -12,7 +12,7 @@ from fedperl.learn.nets.small_cnn import SmallCNN
 
 __all__ = ["NETS", "InputScale", "build_net"]
 
-NETS: dict[str, Callable[[int], nn.Module]] = {
+NETS: dict[str, Callable[..., nn.Module]] = {
     "efficientnet_b0": efficientnet_b0,
     "resnet9": ResNet9,
     "small_cnn": SmallCNN,
@@ -45,9 +45,18 @@ def _behind(scale: InputScale, net: nn.Module) -> nn.Module:
     return net
 
 
-def build_net(name: str, classes: int, *, seed: int, input_scale: Literal["unit", "imagenet"] = "unit") -> nn.Module:
+def build_net(
+    name: str,
+    classes: int,
+    *,
+    seed: int,
+    input_scale: Literal["unit", "imagenet"] = "unit",
+    dropout: float | None = None,
+) -> nn.Module:
     """Return the named network with freshly drawn weights: the same for the same seed, on the CPU.
 
+    Args:
+        dropout: before the classifier; it has no part in the weights. None is the network's own.
     Raises:
         ValueError: no network has that name.
     """
@@ -55,5 +64,5 @@ def build_net(name: str, classes: int, *, seed: int, input_scale: Literal["unit"
         raise ValueError(f"net {name!r} is unknown; wanted one of {', '.join(NETS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = NETS[name](classes)
+        net = NETS[name](classes) if dropout is None else NETS[name](classes, dropout=dropout)
     return _behind(InputScale(), net) if input_scale == "imagenet" else net

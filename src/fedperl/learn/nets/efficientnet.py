@@ -5,8 +5,10 @@ from typing import cast
 from torch import nn
 
 
-def efficientnet_b0(classes: int) -> nn.Module:
-    """Return EfficientNet-B0 with a new head: dropout 0.2, drop-connect 0.2, 360 state entries, 49 of them counters."""
+def efficientnet_b0(classes: int, dropout: float = 0.2) -> nn.Module:
+    """Return EfficientNet-B0 with a new head: drop-connect 0.2, 360 state entries, 49 of them counters."""
     from monai.networks.nets import EfficientNetBN  # slow to import: only for those who use it
 
-    return cast(nn.Module, EfficientNetBN("efficientnet-b0", pretrained=False, num_classes=classes))
+    net = EfficientNetBN("efficientnet-b0", pretrained=False, num_classes=classes)
+    net._dropout.p = dropout
+    return cast(nn.Module, net)

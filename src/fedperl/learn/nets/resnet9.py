@@ -11,12 +11,13 @@ def _conv(inputs: int, outputs: int) -> nn.Conv2d:
 class ResNet9(nn.Module):
     """Eight 3x3 convolutions with two residual pairs, global max-pooling, one linear layer."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.conv1, self.conv2 = _conv(3, 64), _conv(64, 128)
         self.pair1 = nn.ModuleList([_conv(128, 128), _conv(128, 128)])
         self.conv3, self.conv4 = _conv(128, 256), _conv(256, 512)
         self.pair2 = nn.ModuleList([_conv(512, 512), _conv(512, 512)])
+        self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(512, classes, bias=False)
         for weight in self.parameters():
             # Keras' VarianceScaling: truncated normal of variance 1 / fan-in, its std corrected for the truncation.
@@ -31,7 +32,7 @@ class ResNet9(nn.Module):
         x = F.max_pool2d(F.relu(self.conv3(x)), 2)
         x = F.max_pool2d(F.relu(self.conv4(x)), 2)
         x = x + _through(self.pair2, x)
-        out: Tensor = self.head(F.adaptive_max_pool2d(x, 1).flatten(1))
+        out: Tensor = self.head(self.dropout(F.adaptive_max_pool2d(x, 1).flatten(1)))
         return out
 
 

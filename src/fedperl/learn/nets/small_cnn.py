@@ -10,7 +10,9 @@ class SmallCNN(nn.Module):
     A dermatoscopic structure may be anywhere in the image and small: the maximum keeps what the mean washes out.
     """
 
-    def __init__(self, classes: int, widths: tuple[int, int, int, int] = (24, 32, 64, 128)) -> None:
+    def __init__(
+        self, classes: int, widths: tuple[int, int, int, int] = (24, 32, 64, 128), dropout: float = 0.0
+    ) -> None:
         super().__init__()
         a, b, c, d = widths
         self.features = nn.Sequential(
@@ -21,12 +23,14 @@ class SmallCNN(nn.Module):
             nn.MaxPool2d(2),
             *_block(c, d),
         )
+        self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(2 * d, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, 3, h, w), h and w at least 8."""
         maps = self.features(images)
-        out: Tensor = self.head(torch.cat([maps.mean((2, 3)), maps.amax((2, 3))], dim=1))
+        pooled = torch.cat([maps.mean((2, 3)), maps.amax((2, 3))], dim=1)
+        out: Tensor = self.head(self.dropout(pooled))
         return out
 
 

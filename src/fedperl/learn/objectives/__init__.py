@@ -1,30 +1,59 @@
-"""What a client minimises. An objective is a callable: (network, batch) -> losses; add one by adding a file here."""
+"""What a client minimises. An objective is built from settings and context and called on (network, batch): one a file.
 
-from collections.abc import Sequence
+A researcher's own is named by its file, `my_objective.py:MyObjective` (docs/extending.md).
+"""
 
-from torch import Tensor, nn
-
-from fedperl.learn.objectives.base import Batch, Losses, Objective
+from fedperl.learn.objectives.base import Batch, Context, Losses, Objective, View
+from fedperl.learn.objectives.cbafed import CBAFed
+from fedperl.learn.objectives.fedirm import FedIRM, FixMatchIRM
+from fedperl.learn.objectives.fedmatch import FedMatch
 from fedperl.learn.objectives.fixmatch import FixMatch
+from fedperl.learn.objectives.mean_teacher import MeanTeacher
 from fedperl.learn.objectives.supervised import Supervised
+from fedperl.learn.objectives.uda import UDA
+from fedperl.plugins import load
+from fedperl.settings import OBJECTIVES
 from fedperl.settings import Objective as ObjectiveSettings
 
-__all__ = ["Batch", "FixMatch", "Losses", "Objective", "Supervised", "build_objective"]
+__all__ = [
+    "UDA",
+    "Batch",
+    "CBAFed",
+    "Context",
+    "FedIRM",
+    "FedMatch",
+    "FixMatch",
+    "FixMatchIRM",
+    "Losses",
+    "MeanTeacher",
+    "Objective",
+    "Supervised",
+    "View",
+    "build_objective",
+    "find_objective",
+]
+
+_BY_KIND: dict[str, type[Objective]] = {
+    "supervised": Supervised,
+    "fixmatch": FixMatch,
+    "uda": UDA,
+    "mean_teacher": MeanTeacher,
+    "fedirm": FedIRM,
+    "fixmatch_irm": FixMatchIRM,
+    "fedmatch": FedMatch,
+    "cbafed": CBAFed,
+}
 
 
-def build_objective(
-    settings: ObjectiveSettings,
-    *,
-    class_weights: Tensor | None,
-    peers: Sequence[nn.Module] = (),
-    labeller: nn.Module | None = None,
-) -> Objective:
-    """Return the objective the settings name.
+def find_objective(kind: str) -> type[Objective]:
+    """Return the class of an objective, ours or from a file.
 
-    Args:
-        peers: networks in eval mode that help to label.
-        labeller: whose own probabilities label, where that is not the network being trained.
+    Raises:
+        ConfigError: it is to come from a file, and the file has no such class.
     """
-    if settings.kind == "supervised":
-        return Supervised(class_weights)
-    return FixMatch(settings, class_weights, peers, labeller)
+    return _BY_KIND[kind] if kind in OBJECTIVES else load(kind, Objective)  # type: ignore[type-abstract]
+
+
+def build_objective(settings: ObjectiveSettings, context: Context) -> Objective:
+    """Return the objective the settings name, for one local round."""
+    return find_objective(settings.kind)(settings, context)

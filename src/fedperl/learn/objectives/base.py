@@ -1,19 +1,33 @@
-"""The contract of an objective: what one step gives it and what it returns."""
+"""The contract of an objective: what a local round gives it, what one step asks of it."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
+
+from fedperl.learn.local_images import LocalImages
+from fedperl.learn.state import State
+from fedperl.settings import Objective as ObjectiveSettings
+
+View = Literal["labelled", "labelled_again", "weak", "weak_again", "strong"]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's images as floats in [0, 1], (n, 3, h, w); None where the client has none of the kind."""
+    """One step's images as floats in [0, 1], (n, 3, h, w); None where the client has none or nobody asked."""
 
     labelled: Tensor | None  # weak views
     labels: Tensor | None  # (n,)
     weak: Tensor | None  # of the unlabelled images
     strong: Tensor | None  # of the same images
+    labelled_again: Tensor | None = None  # other weak views of the labelled images
+    weak_again: Tensor | None = None  # other weak views of the unlabelled images
+    rows: Tensor | None = None  # (n,) which unlabelled images these are: positions in the client's images
+    progress: float = 0.0  # share of the run's steps before this one, in [0, 1)
 
 
 @dataclass(frozen=True)
@@ -22,13 +36,54 @@ class Losses:
 
     total: Tensor
     numbers: dict[str, Tensor]
+    then: "Callable[[], Losses] | None" = None
+    """What to minimise next on the same batch, after the optimiser's step on this."""
 
 
-class Objective(Protocol):
-    """Computes the losses of one step; gradients flow into the network alone."""
+@dataclass(frozen=True)
+class Context:
+    """What surrounds one local round: the client's own images, and what the server sent along."""
 
-    uses_unlabelled: bool
+    data: LocalImages
+    class_weights: Tensor | None = None
+    """Of the labelled images, on their device; None where classes count alike."""
+    peers: Sequence[nn.Module] = ()
+    """Networks that help to label: frozen, in eval mode."""
+    teacher: nn.Module | None = None
+    """The network of `objective.teacher_source`: frozen, in eval mode; a running average is moved by the objective."""
+    relation: Tensor | None = None
+    """FedIRM: the labelled clients' averaged relation matrix, (classes, classes); a row of zeros is unknown."""
+    memory: State = field(default_factory=dict)
+    """What the client keeps from round to round: tensors by name, read and replaced by the objective."""
+    round: int = 1
+    rounds: int = 1
 
+    @cached_property
+    def log_class_shares(self) -> Tensor:
+        """The log of the classes' shares among the client's labels, (classes,); one without counts as one image."""
+        counts = torch.bincount(self.data.labels[self.data.labelled], minlength=self.data.classes).clamp_min(1)
+        return torch.log(counts / counts.sum())
+
+
+class Objective(ABC):
+    """Computes the losses of one step; gradients flow into the network alone. Made anew for each local round."""
+
+    views: ClassVar[frozenset[View]] = frozenset({"labelled"})
+    """What its batches must hold; other views are not made."""
+
+    def __init__(self, settings: ObjectiveSettings, context: Context) -> None:
+        self.settings, self.context = settings, context
+
+    def begin(self, net: nn.Module) -> None:  # noqa: B027
+        """Prepare the round: the network holds the received model."""
+
+    @abstractmethod
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
-        """Return the losses of one batch."""
-        ...
+        """Return the losses of one batch; either kind of image may be missing, not both."""
+
+    def after_step(self, net: nn.Module) -> None:  # noqa: B027
+        """Follow the network after an optimiser step."""
+
+    def relation(self) -> Tensor | None:
+        """Return the relation matrix of this round's labelled images, for the server; None where there is none."""
+        return None

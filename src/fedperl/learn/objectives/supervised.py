@@ -4,27 +4,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedperl.learn.objectives.base import Batch, Losses
+from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
+from fedperl.settings import Objective as ObjectiveSettings
 
 
-def labelled_loss(net: nn.Module, batch: Batch, class_weights: Tensor | None) -> Tensor | None:
-    """Return the weighted cross-entropy, divided by the sum of weights; None without labelled images."""
+def labelled_loss(net: nn.Module, batch: Batch, settings: ObjectiveSettings, context: Context) -> Tensor | None:
+    """Return the loss of the labelled images; None without any."""
     if batch.labelled is None or batch.labels is None:
         return None
-    return F.cross_entropy(net(batch.labelled).float(), batch.labels, weight=class_weights)
+    return settings.labelled_weight * cross_entropy(net(batch.labelled).float(), batch.labels, settings, context)
 
 
-class Supervised:
+def cross_entropy(logits: Tensor, labels: Tensor, settings: ObjectiveSettings, context: Context) -> Tensor:
+    """Return the weighted cross-entropy of logits (n, classes), divided by the sum of weights.
+
+    `logit_adjusted` adds the log of the client's own class shares, so that a rare class must win by more in training
+    and is favoured by as much in use (Menon et al. 2021, Eq. 10); a class without labels counts as one image.
+    """
+    if settings.labelled_loss == "logit_adjusted":
+        logits = logits + context.log_class_shares
+    return F.cross_entropy(logits, labels, weight=context.class_weights, label_smoothing=settings.label_smoothing)
+
+
+class Supervised(Objective):
     """L = CE(y, f(weak view))."""
-
-    uses_unlabelled = False
-
-    def __init__(self, class_weights: Tensor | None = None) -> None:
-        self.class_weights = class_weights
 
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the cross-entropy; a batch without labels has nothing to learn from."""
-        loss = labelled_loss(net, batch, self.class_weights)
+        loss = labelled_loss(net, batch, self.settings, self.context)
         if loss is None:
             raise ValueError("the supervised objective was given a batch without labelled images")
         return Losses(loss, {"loss": loss.detach(), "loss_labelled": loss.detach()})

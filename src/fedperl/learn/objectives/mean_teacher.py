@@ -1,0 +1,68 @@
+"""A mean teacher at every client (Tarvainen and Valpola 2017): what RSCFed's clients do, and one half of FedIRM."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fedperl.learn.average import follow
+from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
+from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
+from fedperl.learn.objectives.uda import sharpen
+from fedperl.settings import Objective as ObjectiveSettings
+
+STEPS = "mean_teacher.steps"
+
+
+class MeanTeacher(Objective):
+    """L = CE_l + weight w(t) ||f(weak) - teacher(other weak)||^2, the teacher a running average kept by the client."""
+
+    views = frozenset({"labelled", "weak", "weak_again"})
+
+    def __init__(self, settings: ObjectiveSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        if context.teacher is None:
+            raise ValueError(f"objective.kind = {settings.kind!r} needs a teacher: a running average of the network")
+        self.teacher = context.teacher
+        self.weight = settings.teacher.weight * ramp_up(context.round - settings.start, settings.teacher.ramp)
+        self.steps = int(context.memory.get(STEPS, torch.tensor(0)))
+
+    def __call__(self, net: nn.Module, batch: Batch) -> Losses:
+        """Return the losses of one step; either kind of image may be missing, not both."""
+        if batch.labelled is None and batch.weak is None:
+            raise ValueError(f"the objective {self.settings.kind!r} was given a batch without images")
+        labelled = self._labelled(net, batch)
+        total = zero_like_parameters(net) if labelled is None else labelled
+        numbers = {} if labelled is None else {"loss_labelled": labelled.detach()}
+        if batch.weak is not None and batch.weak_again is not None:
+            taught, more = self.taught(net, net(batch.weak).float(), batch.weak, batch.weak_again)
+            total, numbers = total + taught, numbers | more
+        return Losses(total, numbers | {"loss": total.detach()})
+
+    def taught(
+        self, net: nn.Module, logits: Tensor, weak: Tensor, weak_again: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted loss of the unlabelled images and the numbers to log.
+
+        Args:
+            logits: (n, classes), the network's on `weak`, with a graph.
+        """
+        with torch.no_grad():
+            target = torch.softmax(self.teacher(weak_again).float(), dim=1)
+            target = sharpen(target, self.settings.teacher.temperature)
+        consistency = (torch.softmax(logits, dim=1) - target).square().sum(1).mean()
+        return self.weight * consistency, {"loss_teacher": consistency.detach()}
+
+    def after_step(self, net: nn.Module) -> None:
+        """Let the teacher follow; while it is young it is the plain mean of the weights after each step so far."""
+        follow(self.teacher, net, min(1 - 1 / (self.steps + 1), self.settings.ema_decay))
+        self.steps += 1
+        self.context.memory[STEPS] = torch.tensor(self.steps)
+
+    def _labelled(self, net: nn.Module, batch: Batch) -> Tensor | None:
+        return labelled_loss(net, batch, self.settings, self.context)
+
+
+def ramp_up(t: int, ramp: int) -> float:
+    """Return w(t) = exp(-5 (1 - t / ramp)^2) for t rounds with unlabelled images; 1 from `ramp` on."""
+    return 1.0 if t >= ramp else math.exp(-5 * (1 - max(t, 0) / ramp) ** 2)

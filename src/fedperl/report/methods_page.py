@@ -1,0 +1,58 @@
+"""docs/methods.md: every method as a composition, made from the method files themselves."""
+
+from typing import Any
+
+from fedperl.config import Method, methods, resolve
+from fedperl.settings import Config
+
+HEAD = """# Methods
+
+Every method is a composition of shared parts: an objective at the client, a selector and a policy that choose its peers, anonymized or not, an aggregator at the server, and options. Each is one short file in `src/fedperl/methods`; a configuration names it with `method = "..."` and may override any of it ([extending.md](extending.md) shows how to add one, [comparing.md](comparing.md) how to put several on one split). All run on the same loop: the same backbone, images, cohorts and numbers of steps, whatever their own papers used.
+
+This page is printed by `fedperl methods --markdown`. T, rho and the other numbers are the files' defaults: the paper's rows with T = 1 to 5 are `fedperl_raw` with `peers.T` set, those with T = 2 to 5 and anonymization are `fedperl`; rho = 0.75, 0.85 and 0.95 are `gate.rho`. FedAvg-SL, FedAvg-FixMatch and so on of the proof of concept are `upper`, `ssfl` and so on with its network, optimiser and data.
+
+Without anonymization one client's model reaches another as it is: those methods set `privacy = "research"`, run on the local engine alone, and say so on the screen.
+
+"""  # noqa: E501
+
+COLUMNS = ("method", "objective", "selector", "policy", "anonymize", "aggregator", "options")
+
+
+def methods_page() -> str:
+    """Return the page: one table of compositions, one of where each comes from."""
+    found = methods()
+    lines = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
+    lines += [_row([f"`{name}`", *_composition(method, resolve({"method": name}))]) for name, method in found.items()]
+    lines += ["", "## Where each comes from, and where ours differs", ""]
+    columns = ("method", "what it is", "in FedPerl's paper", "published as", "ours")
+    lines += [_row(columns), _row(["---"] * len(columns))]
+    lines += [_row([f"`{name}`", m.line, m.paper, m.source, m.here]) for name, m in found.items()]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _composition(method: Method, config: Config) -> list[str]:
+    objective, peers, federation = config.objective, config.peers, config.federation
+    kind = objective.kind + (" on all labels" if objective.labels == "all" else "")
+    aggregator = "none: each client alone" if federation.alone else federation.aggregator
+    shown = {"kind", "labels", "selector", "policy", "anonymize", "aggregator", "alone", "privacy"}
+    options = ", ".join(
+        f"`{key} = {value}`" for key, value in _flat(method.settings) if key.split(".")[-1] not in shown
+    )
+    if not config.peer_learning:
+        return [kind, "none", "", "", aggregator, options]
+    T = f"{peers.selector}, T = {peers.T}"
+    return [kind, T, peers.policy, "yes" if peers.anonymize else "no", aggregator, options]
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, f'"{value}"' if isinstance(value, str) else str(value).lower()))
+    return found
+
+
+def _row(cells: list[str] | tuple[str, ...]) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -1,0 +1,140 @@
+"""The final numbers of a run: the reported models on every client's test images, and what it took to get them."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from fedperl.config import config_hash
+from fedperl.engines.local import PastStates
+from fedperl.evaluate import spread
+from fedperl.federation.client import BATCH_NORM, Client, Workspace
+from fedperl.federation.ledger import peer_frequency
+from fedperl.federation.messages import EvaluateTask, GlobalModel
+from fedperl.federation.own_images import OwnImages
+from fedperl.federation.rounds import Rounds
+from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.state import part_of
+from fedperl.settings import Config
+
+Results = dict[str, Any]
+
+
+def final_results(
+    rounds: Rounds, clients: dict[int, Client], own: OwnImages, work: Workspace, about: dict[str, str]
+) -> Results:
+    """Test the reported models on every client and on the server's test images, and put all final numbers together."""
+    server, folder = rounds.server, rounds.folder
+    best, last = rounds.selection.best, server.model.round
+    holders = [number for number, client in clients.items() if len(client.evaluation["test"].labels)]
+    testers: list[int | None] = [*holders] if "test" not in own.parts else [*holders, None]
+    wanted: dict[str, dict[int | None, int]] = {"last": dict.fromkeys(testers, last)}
+    for name, key in (("global_best", "global"), ("server_best", "server")):
+        if key in best:
+            wanted[name] = dict.fromkeys(testers, best[key][1])
+    if holders and server.evaluators:
+        wanted["per_client_best"] = {number: best[str(number)][1] for number in holders}
+    tested: dict[tuple[int, int | None], dict[str, float]] = {}
+    for round in sorted({made for choice in wanted.values() for made in choice.values()}):
+        model = GlobalModel(round, folder.models.get(round))
+        for name, choice in wanted.items():
+            if name != "per_client_best" and set(choice.values()) == {round}:
+                folder.write_model(name, work.deliverable(model.state), about | {"round": str(round)})
+        for tester in testers:
+            if any(choice.get(tester) == round for choice in wanted.values()):
+                if tester is None:
+                    tested[(round, tester)] = own.evaluate(model.state, "test")
+                else:
+                    task = EvaluateTask(server.run, round, tester, model, "test")
+                    tested[(round, tester)] = next(iter(rounds.exchange.evaluate([task]))).numbers
+            if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
+                state = model.state | part_of(PastStates(folder.past_states).at(tester, round), BATCH_NORM)
+                folder.write_model(f"client_{tester}_best", work.deliverable(state), about | {"round": str(round)})
+    frequency = peer_frequency(folder.ledger.entries())
+    return {
+        "config": config_hash(server.config),
+        "method": server.config.method,
+        "scenario": server.config.scenario.labels,
+        "seed": server.config.seed,
+        "rounds": server.config.federation.rounds,
+        "test": {
+            name: {_name(c): {"round": r} | tested[(r, c)] for c, r in choice.items()}
+            for name, choice in wanted.items()
+        },
+        "over_clients": {
+            name: _over_clients(
+                [tested[(r, c)] for c, r in choice.items() if c is not None or not holders],
+            )
+            for name, choice in wanted.items()
+        },
+        "validation": _validation(wanted, rounds),
+        "local": own.local_accuracy(server) if own.streams and "test" in own.parts else {},
+        "peer_frequency": {str(m): {str(k): n for k, n in row.items()} for m, row in sorted(frequency.items())},
+        "totals": dict(sorted(rounds.totals.items())) | {"peers": dict(sorted(rounds.totals["peers"].items()))},
+        "seconds": _seconds(folder),
+    }
+
+
+def _validation(wanted: dict[str, dict[int | None, int]], rounds: Rounds) -> dict[str, dict[str, float]]:
+    """Return the mean validation accuracy over the clients of each choice of models: what a grid is chosen by."""
+    lines = {line["round"]: line for line in rounds.folder.read_metrics()}
+    found = {}
+    for name, choice in wanted.items():
+        values = []
+        alone = set(choice) == {None}
+        for tester, made in choice.items():
+            if tester is None and not alone:
+                continue
+            line = lines.get(made, {})
+            numbers = line.get("server" if tester is None else "validation", {})
+            numbers = numbers if tester is None else numbers.get(str(tester), {})
+            if "accuracy" in numbers:
+                values.append(numbers["accuracy"])
+        if values:
+            found[name] = {"accuracy": float(np.mean(values))}
+    return found
+
+
+def _name(tester: int | None) -> str:
+    return "server" if tester is None else str(tester)
+
+
+def _over_clients(numbers: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return each number over the clients; over the server's test images where no client has any."""
+    names = [key for key in numbers[0] if key not in ("images", "round")]
+    return {key: asdict(spread([n[key] for n in numbers])) for key in names}
+
+
+def _seconds(folder: RunFolder) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for line in folder.read_metrics():
+        for name, value in line["seconds"].items():
+            totals[name] = totals.get(name, 0.0) + value
+    return {name: round(value, 3) for name, value in totals.items()}
+
+
+def of_clients_alone(config: Config, found: dict[int, Results]) -> Results:
+    """Return the results of clients that trained by themselves, as one run's: nothing was sent."""
+    first = next(iter(found.values()))
+    choices = ("last", "per_client_best")
+    test = {choice: {str(n): one["test"][choice][str(n)] for n, one in found.items()} for choice in choices}
+    validation = {
+        choice: {"accuracy": float(np.mean([one["validation"][choice]["accuracy"] for one in found.values()]))}
+        for choice in choices
+    }
+    totals: dict[str, Any] = {key: 0 for key, value in first["totals"].items() if isinstance(value, int)} | {
+        "peers": {}
+    }
+    for key in ("client_rounds", "rejected", "void"):
+        totals[key] = sum(one["totals"][key] for one in found.values())
+    seconds = {key: round(sum(one["seconds"].get(key, 0.0) for one in found.values()), 3) for key in first["seconds"]}
+    return first | {
+        "config": config_hash(config),
+        "rounds": config.federation.rounds,
+        "test": test,
+        "over_clients": {choice: _over_clients(list(numbers.values())) for choice, numbers in test.items()},
+        "validation": validation,
+        "totals": totals,
+        "seconds": seconds,
+        "seconds_this_start": round(sum(one["seconds_this_start"] for one in found.values()), 1),
+    }
