@@ -67,11 +67,12 @@ def run_demo(
 
 
 def _run_demo(out: Path, seed: int, rounds: int | None, tick: Callable[[list[Job]], None]) -> dict[str, Any]:
-    jobs = [Job(name, demo_config(method, seed, rounds), out / method) for name, method in METHODS.items()]
-    store = _store(out / "data", jobs[0].config)
+    configs = {name: demo_config(method, seed, rounds) for name, method in METHODS.items()}
+    store = _store(out / "data", next(iter(configs.values())))
+    jobs = [Job(name, configs[name], out / method, store) for name, method in METHODS.items()]
     # The longest first, so that no core waits at the end.
     order = sorted(jobs, key=lambda job: job.config.objective.kind == "supervised")
-    run_jobs(order, workers=min(cores(), len(jobs)), store=store, tick=lambda: tick(jobs))
+    run_jobs(order, workers=min(cores(), len(jobs)), tick=lambda _: tick(jobs))
     return {job.name: json.loads((job.out / "results.json").read_text()) for job in jobs}
 
 

@@ -23,6 +23,8 @@ class Job:
     name: str
     config: Config
     out: Path
+    store: Path | None = None
+    """A folder with its images, drawn once for several runs; None lets the run draw or open its own."""
 
 
 @dataclass
@@ -32,11 +34,9 @@ class _Worker:
     answer: Connection
 
 
-def run_jobs(jobs: Sequence[Job], *, workers: int, store: Path | None, tick: Callable[[], None]) -> None:
-    """Train every job, at most `workers` at a time; `tick` is called several times a second.
+def run_jobs(jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None]) -> None:
+    """Train every job, at most `workers` at a time; `tick` is told several times a second which are being trained.
 
-    Args:
-        store: a folder with the images all jobs share; None lets each draw or open its own.
     Raises:
         FedPerlError: a run failed; the others are ended where they are and can be resumed.
     """
@@ -47,12 +47,12 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, store: Path | None, tick: Cal
             while waiting and len(running) < workers:
                 job = waiting.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(job, store, theirs), daemon=True)
+                process = context.Process(target=_work, args=(job, theirs), daemon=True)
                 process.start()
                 theirs.close()
                 running.append(_Worker(job, process, ours))
             time.sleep(0.2)
-            tick()
+            tick([worker.job for worker in running])
             for worker in [w for w in running if not w.process.is_alive()]:
                 _check(worker)
                 running.remove(worker)
@@ -71,7 +71,7 @@ def _check(worker: _Worker) -> None:
         raise RunError(f"{worker.job.name}: its process ended with code {worker.process.exitcode}; it can be resumed")
 
 
-def _work(job: Job, store: Path | None, answer: Connection) -> None:
+def _work(job: Job, answer: Connection) -> None:
     from fedperl.data.store import Store
     from fedperl.federation.rounds import Progress
     from fedperl.training import train
@@ -84,7 +84,7 @@ def _work(job: Job, store: Path | None, answer: Connection) -> None:
             os._exit(1)
 
     try:
-        images = None if store is None else Store.open(store)
+        images = None if job.store is None else Store.open(job.store)
         for wait in range(PATIENCE, -1, -1):
             try:
                 train(job.config, job.out, resume=True, store=images, watchers=[stop_with_parent])

@@ -33,6 +33,7 @@ def bar(unit: str, *, hidden: bool, number: str = "") -> Progress:
         *columns,
         console=console,
         disable=hidden,
+        speed_estimate_period=300.0,  # seconds; a round may take a minute
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from fedperl.data.audit import Audit
@@ -187,3 +188,107 @@ def _malignancy_table(found: Results) -> Table:
         cells += ["undefined" if v is None else f"{v:.3f}" if v != "" else "" for v in ranked]
         table.add_row(reading.replace("_", " "), *cells)
     return table
+
+
+CHOSEN = {
+    "per_client_best": "for each client the round that was best on its validation images",
+    "global_best": "the round that was best on the validation images of all clients",
+    "server_best": "the round that was best on the server's validation images",
+    "last": "the last round",
+}
+
+
+def comparison_table(found: Results) -> Table:
+    """Return one row a run of a suite, beside its baseline."""
+    title, header, rows = _comparison_cells(found)
+    table = Table(title=escape(title))
+    for place, name in enumerate(header):
+        table.add_column(escape(name), justify="right" if place else "left", no_wrap=place < 4)
+    for row, run in zip(rows, found["runs"], strict=True):
+        sure = run["difference"] is not None and run["difference"]["excludes_zero"]
+        table.add_row(
+            *(f"[bold]{escape(cell)}[/]" if sure and place == 3 else escape(cell) for place, cell in enumerate(row))
+        )
+    return table
+
+
+def comparison_markdown(found: Results) -> str:
+    """Return the same table and the lines below it as Markdown."""
+    title, header, rows = _comparison_cells(found)
+    header = [name.replace("\n", " ") for name in header]
+    lines = [f"{title}:", "", *_markdown([header, ["---"] + ["---:"] * (len(header) - 1), *rows]), ""]
+    lines += [f"- {line}" for line in comparison_notes(found)]
+    return "\n".join(lines).replace("*", "\\*") + "\n"
+
+
+def comparison_notes(found: Results) -> list[str]:
+    """Return what must be known to read the table: what the interval is, what it rests on, how models were chosen."""
+    runs, baseline = found["runs"], next(run for run in found["runs"] if run["name"] == found["baseline"])
+    seeds = len(found["seeds"])
+    on = "the server's test images" if baseline["clients"] == ["server"] else _many(len(baseline["clients"]), "client")
+    lines = [f"{_many(seeds, 'seed')} ({', '.join(map(str, found['seeds']))}), {on}; model: {CHOSEN[found['choice']]}."]
+    drawn = [name for name, n in (("seeds", seeds), ("clients", len(baseline["clients"]))) if n > 1]
+    if drawn:
+        lines.append(
+            f"Difference: the mean over the same {' and '.join(drawn)}; in brackets its 95 % interval, which resamples "
+            f"{' and '.join(drawn)} as clusters{'' if len(drawn) > 1 else ' alone'}, each row for itself; * excludes 0."
+        )
+    else:
+        lines.append("Difference: of a single pair of numbers, so without an interval.")
+    if any(run["peers"] for run in runs):
+        lines.append("Peers: of the client-rounds after the warm-up. MB down: to train, mean over the seeds.")
+    for run in runs:
+        pairs = None if run["difference"] is None else run["difference"]["paired_on"]
+        if run is not baseline and pairs is None:
+            lines.append(
+                f"{run['name']}: no difference, since it and the baseline were not tested on the same clients."
+            )
+        elif pairs is not None and (pairs != run["clients"] or pairs != baseline["clients"]):
+            lines.append(f"{run['name']}: the difference is over the {_many(len(pairs), 'client')} that both have.")
+        if run["grid"] is not None:
+            values = ", ".join(f"{key} = {value}" for key, value in run["grid"]["chosen"].items())
+            lines.append(
+                f"{run['name']}: {values}, chosen on validation images out of {len(run['grid']['points'])} points "
+                f"(accuracy {run['grid']['validation_accuracy']:.3f})."
+            )
+    return lines
+
+
+def _comparison_cells(found: Results) -> tuple[str, list[str], list[list[str]]]:
+    """Return the title, the header and the rows of a comparison."""
+    sizes = sorted({int(size) for run in found["runs"] for size in run["peers"]})
+    header = [
+        "run",
+        "over clients:\nmean (median) ± std",
+        "over seeds:\nmean ± std",
+        f"difference\nto {found['baseline']}",
+    ]
+    header += [f"% of client-rounds\nwith {'/'.join(map(str, range(sizes[-1] + 1)))} peers"] if sizes else []
+    header.append("MB down")
+    rows = []
+    for run in found["runs"]:
+        over, seeds = run["over_clients"], run["over_seeds"]
+        row = [run["name"], _spread(over) if len(run["clients"]) > 1 else f"{over['mean']:.3f}"]
+        row.append(f"{seeds['mean']:.3f}" + (" (n = 1)" if seeds["std"] is None else f" ± {seeds['std']:.3f}"))
+        row.append(_difference(run["difference"]))
+        if sizes:
+            total = sum(run["peers"].values())
+            counts = [run["peers"].get(str(size), 0) for size in range(sizes[-1] + 1)]
+            row.append("/".join(f"{100 * count / total:.0f}" for count in counts) if total else "·")
+        rows.append([*row, f"{run['bytes_down'] / 1e6:.1f}"])
+    return f"{found['suite']}: {found['metric'].replace('_', ' ').replace('f1', 'F1')} on test images", header, rows
+
+
+def _difference(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "·"
+    interval = "" if found["low"] is None else f" [{found['low']:+.3f}, {found['high']:+.3f}]"
+    return f"{found['mean']:+.3f}{interval}{' *' if found['excludes_zero'] else ''}"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,194 @@
+"""Many runs, one table: a suite's runs are trained for several seeds and each is compared with a baseline."""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedperl import __version__
+from fedperl.errors import RunError
+from fedperl.evaluate import paired_interval, spread
+from fedperl.federation.run_folder import RunFolder
+from fedperl.files import lock, write_durably
+from fedperl.machine import cores
+from fedperl.parallel import Job, run_jobs
+from fedperl.report.tables import comparison_markdown
+from fedperl.suite import Plan, Point, Suite, SuiteRun
+from fedperl.training import check_device, check_resumable, open_store
+
+Comparison = dict[str, Any]
+Floats = npt.NDArray[np.float64]
+
+# No run's folder begins with an underscore or has a dot.
+LOCK, FOUND, PRINTED = "_lock", "comparison.json", "comparison.md"
+
+
+def compare(
+    plan: Plan, *, workers: int | None = None, tick: Callable[[list[Job]], None] = lambda _: None
+) -> Comparison:
+    """Train what is not there yet and return the comparison, also written into comparison.json and comparison.md.
+
+    Args:
+        workers: runs side by side; by default as many as their threads leave cores for.
+        tick: told several times a second which runs are being trained.
+    Raises:
+        FedPerlError: a folder holds a run with other settings, or a run failed; what is finished stays.
+    """
+    if (plan.out / "config.toml").exists():
+        raise RunError(f"{plan.out}: holds a single run; choose another folder for the suite with --out")
+    for device in sorted({job.config.device for job in plan.jobs}):
+        check_device(device)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    with lock(plan.out / LOCK):
+        waiting = [job for job in plan.jobs if not _finished(job)]
+        for job in waiting:
+            if job.store is not None and not (job.store / "store.json").exists():
+                open_store(job.config).save(job.store)
+        # The longest first, so that no core waits at the end.
+        waiting.sort(key=lambda job: (job.config.objective.kind == "supervised", -job.config.federation.rounds))
+        run_jobs(waiting, workers=workers or default_workers(plan), tick=tick)
+        found = _comparison(plan)
+        write_durably(plan.out / FOUND, (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
+        write_durably(plan.out / PRINTED, comparison_markdown(found).encode(), mode=0o644)
+    return found
+
+
+def default_workers(plan: Plan) -> int:
+    """Return how many runs to train side by side: what the cores allow, each run having its threads."""
+    return max(1, min(len(plan.jobs), cores() // max(int(job.config.threads) for job in plan.jobs)))
+
+
+def rounds_done(job: Job) -> int:
+    """Return how many rounds of a run are behind it."""
+    if (job.out / "results.json").exists():
+        return job.config.federation.rounds
+    files = [job.out / "metrics.jsonl", *job.out.glob("clients/*/metrics.jsonl")]
+    lines = sum(file.read_bytes().count(b"\n") for file in files if file.exists())
+    # Of clients that train alone, as many as a cohort has make a round.
+    return lines // job.config.federation.cohort if job.config.federation.alone else lines
+
+
+def _finished(job: Job) -> bool:
+    """Return whether a run is finished.
+
+    Raises:
+        RunError: its folder holds a run with other settings.
+    """
+    folder = RunFolder(job.out)
+    if (job.out / "config.toml").exists():
+        check_resumable(folder, job.config, resume=True)
+    return folder.read_results() is not None
+
+
+def _comparison(plan: Plan) -> Comparison:
+    """Return all numbers of finished runs, and the intervals of their differences to the baseline."""
+    suite = plan.suite
+    rows = {run.name: _row(run, [point for point in plan.points if point.run is run], suite) for run in suite.runs}
+    baseline = rows[suite.baseline]
+    for name, row in rows.items():
+        row["difference"] = None if name == suite.baseline else _difference(row, baseline, suite)
+    return {
+        "suite": suite.name,
+        "by": f"fedperl {__version__}",
+        "metric": suite.metric,
+        "choice": suite.choice,
+        "baseline": suite.baseline,
+        "seeds": list(suite.seeds),
+        "runs": list(rows.values()),
+    }
+
+
+def _row(run: SuiteRun, points: list[Point], suite: Suite) -> Comparison:
+    """Return one run's numbers: those of its grid's best point on validation images, where it has a grid."""
+    grid = None
+    point = points[0]
+    if run.grid is not None:
+        scores = [{seed: _validation(job, suite.choice) for seed, job in point.jobs.items()} for point in points]
+        means = [statistics.fmean(by_seed.values()) for by_seed in scores]
+        point = points[means.index(max(means))]
+        grid = {
+            "chosen": point.values,
+            "validation_accuracy": max(means),
+            "points": [
+                {"values": one.values, "validation_accuracy": mean, "by_seed": {str(k): v for k, v in by_seed.items()}}
+                for one, mean, by_seed in zip(points, means, scores, strict=True)
+            ],
+        }
+    results = {seed: _results(job) for seed, job in point.jobs.items()}
+    tested = {str(seed): _tested(found, run, suite) for seed, found in results.items()}
+    clients = [client for client in next(iter(tested.values())) if all(client in of for of in tested.values())]
+    values = _values(tested, clients, suite.metric)
+    totals = [found["totals"] for found in results.values()]
+    peers: dict[str, int] = {}
+    for total in totals:
+        for size, count in total.get("peers", {}).items():
+            peers[size] = peers.get(size, 0) + count
+    by_seed = [float(mean) for mean in values.mean(axis=1)]
+    return {
+        "name": run.name,
+        "method": run.method,
+        "folders": {str(seed): str(job.out) for seed, job in point.jobs.items()},
+        "clients": clients,
+        "test": tested,
+        "over_clients": asdict(spread(values.mean(axis=0).tolist())),
+        "over_seeds": {
+            "mean": statistics.fmean(by_seed),
+            "std": statistics.stdev(by_seed) if len(by_seed) > 1 else None,
+            "by_seed": dict(zip(tested, by_seed, strict=True)),
+        },
+        "grid": grid,
+        "peers": {size: peers[size] for size in sorted(peers, key=int)},
+        "bytes_down": statistics.fmean(total.get("bytes_down", 0) for total in totals),
+        "seconds": statistics.fmean(sum(found["seconds"].values()) for found in results.values()),
+    }
+
+
+def _difference(row: Comparison, baseline: Comparison, suite: Suite) -> Comparison | None:
+    """Return a run's mean difference to the baseline on the clients that both have, with its interval."""
+    both = [client for client in row["clients"] if client in baseline["clients"]]
+    if not both:
+        return None
+    ours, theirs = (_values(of["test"], both, suite.metric) for of in (row, baseline))
+    found = paired_interval(ours - theirs)
+    return asdict(found) | {"excludes_zero": found.excludes_zero, "paired_on": both}
+
+
+def _results(job: Job) -> Comparison:
+    found = RunFolder(job.out).read_results()
+    if found is None:
+        raise RunError(f"{job.out}: has no results.json; the run was not finished")
+    return found
+
+
+def _tested(results: Comparison, run: SuiteRun, suite: Suite) -> dict[str, dict[str, float]]:
+    """Return the test numbers by client; by the server alone where no client has test images."""
+    every = results["test"]
+    if suite.choice not in every:
+        raise RunError(
+            f"run {run.name!r}: its results have no choice = {suite.choice!r}; wanted one of {', '.join(sorted(every))}"
+        )
+    found: dict[str, dict[str, float]] = every[suite.choice]
+    lacking = [client for client, numbers in found.items() if suite.metric not in numbers]
+    if lacking:
+        raise RunError(f"run {run.name!r}: its results of client {lacking[0]} have no {suite.metric!r}")
+    clients = {client: numbers for client, numbers in found.items() if client != "server"}
+    return clients or found
+
+
+def _values(tested: Mapping[str, Mapping[str, Mapping[str, float]]], clients: list[str], metric: str) -> Floats:
+    """Return the metric as an array, (seeds, clients)."""
+    return np.array([[by_client[client][metric] for client in clients] for by_client in tested.values()])
+
+
+def _validation(job: Job, choice: str) -> float:
+    """Return how a run's models of this choice did on validation images."""
+    try:
+        return float(_results(job)["validation"][choice]["accuracy"])
+    except KeyError:
+        raise RunError(
+            f"{job.out}: results.json has no validation accuracy of choice = {choice!r}, by which a grid is chosen"
+        ) from None
