@@ -19,7 +19,7 @@ demo: $(STAMP)
 	$(BIN)/fedperl demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -1,5 +1,6 @@
 """Small things that many tests use: a drawn store of a few images, a short configuration, the real archives."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -83,8 +84,12 @@ def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unpack = Path(__file__).parents[2] / "shared" / "tools" / "unpack_data.py"
     if not unpack.exists():
         pytest.skip("the published data sets are not beside the checkout (their licences do not allow shipping them)")
-    out = tmp_path_factory.mktemp("published")
-    subprocess.run([sys.executable, unpack, out], check=True, stdout=subprocess.DEVNULL)
+    several = "PYTEST_XDIST_WORKER" in os.environ  # processes side by side unpack once for all
+    out = (tmp_path_factory.getbasetemp().parent if several else tmp_path_factory.getbasetemp()) / "published"
+    with (out.parent / "published.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            subprocess.run([sys.executable, unpack, out], check=True, stdout=subprocess.DEVNULL)
     return out
 
 

@@ -1,11 +1,16 @@
 """A client does with a task what the task says."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from fedperl.federation.client import Client, Workspace, client_of_store
+from fedperl.engines.local import PastStates
+from fedperl.federation.client import BATCH_NORM, HELD, Client, Workspace, client_of_store
 from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
+from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
 from fedperl.learn.state import State, load_into, state_of
@@ -113,3 +118,136 @@ def test_evaluation_against_naive_with_the_weight_of_an_absent_class() -> None:
         )
         losses.append(found["loss"])
     assert losses[0] != losses[1]
+
+
+# What a client keeps, and what it is told to do with it
+
+
+def asked(config: Config, peer: object = None, **settings: object) -> TrainTask:
+    plain = task(config, peer)
+    return replace(plain, settings=replace(plain.settings, **settings))  # type: ignore[arg-type]
+
+
+def test_own_batch_norm_is_kept_used_and_evaluated_with() -> None:
+    config = small_config()
+    one = client(config)
+    first, kept = one.train(asked(config, own_batch_norm=True), {})
+    norms = {name for name in first.state if "features.1." in name or "features.4." in name}
+    assert norms
+    assert {name for name in kept if name.startswith(BATCH_NORM)} >= {BATCH_NORM + name for name in norms}
+    assert not any("head" in name or name.endswith("features.0.weight") for name in kept)
+    # The next round starts from the received model, save the batch-norm layers.
+    mixed = model(1) | {name.removeprefix(BATCH_NORM): tensor for name, tensor in kept.items()}
+    again, _ = one.train(asked(config, own_batch_norm=True), kept)
+    by_hand, _ = one.train(replace(task(config), model=GlobalModel(2, mixed)), {})
+    assert same(again.state, by_hand.state)
+    evaluation = EvaluateTask("run", 2, 1, GlobalModel(2, model(1)), "validation")
+    assert (
+        one.evaluate(evaluation, kept).numbers == one.evaluate(replace(evaluation, model=GlobalModel(2, mixed))).numbers
+    )
+    assert one.evaluate(evaluation, kept).numbers["loss"] != one.evaluate(evaluation).numbers["loss"]
+
+
+def test_a_model_is_tested_with_the_batch_norm_of_its_time(tmp_path: Path) -> None:
+    past = PastStates(StateFiles(tmp_path, "client"))
+    for made in (2, 5, 9):
+        past.put(3, made, {BATCH_NORM + "x": torch.tensor([float(made)]), "memory.y": torch.zeros(1)})
+    past.put(4, 5, {"memory.y": torch.zeros(1)})
+
+    def at(round: int) -> float | None:
+        found = past.at(3, round)
+        return float(found[BATCH_NORM + "x"]) if found else None
+
+    assert [at(round) for round in (1, 2, 4, 5, 8, 9, 50)] == [None, 2, 2, 5, 5, 9, 9]
+    assert past.at(4, 9) == {}
+    past.keep({6})
+    assert [at(round) for round in (2, 6, 9)] == [None, 5, 9]
+
+
+def test_sparse_exchange_keeps_what_hardly_moved() -> None:
+    config = small_config()
+    one = client(config)
+    dense, _ = one.train(task(config), {})
+    sparse, kept = one.train(asked(config, sparse=1e-3), {})
+    received = model(1)
+    stayed = moved = 0
+    for name, tensor in sparse.state.items():
+        if not tensor.is_floating_point():
+            continue
+        small = (dense.state[name] - received[name]).abs() <= 1e-3
+        assert torch.equal(tensor[small], received[name][small])
+        assert torch.equal(tensor[~small], dense.state[name][~small])
+        stayed, moved = stayed + int(small.sum()), moved + int((~small).sum())
+    assert stayed
+    assert moved
+    assert same({name.removeprefix(HELD): t for name, t in kept.items() if name.startswith(HELD)}, sparse.state)
+    # Next time it starts from its own copy where the new global model is near to that.
+    start = one._start(asked(config, sparse=10.0), kept)
+    assert same({n: t for n, t in start.items() if t.is_floating_point()}, sparse.state)
+    assert same(one._start(asked(config, sparse=1e-9), kept), received)
+
+
+def test_peers_are_recalibrated_on_the_receivers_images() -> None:
+    config = small_config(objective={"tau": 0.34})
+    one = client(config)
+    peer = committee({4: model(4), 5: model(5)}, "receiver")
+    data = one.training
+    fresh, plain = (
+        state_of(one._peers(asked(config, peer, recalibrate=wanted), model(1), data)[0]) for wanted in (True, False)
+    )
+    for name, tensor in plain.items():
+        assert torch.equal(tensor, fresh[name]) != ("running" in name)
+    net = build_net("small_cnn", 3, seed=9).eval()
+    load_into(net, plain)
+    rows = torch.cat([data.labelled, data.unlabelled])
+    with torch.no_grad():
+        inputs = net.features[0](data.images[rows].float() / 255)  # type: ignore[operator, index]
+    assert torch.allclose(fresh["features.1.running_mean"], inputs.mean((0, 2, 3)), atol=1e-4)
+
+
+def test_memory_moments_and_teacher_are_kept_under_their_names() -> None:
+    config = small_config(method="fedirm", objective={"start": 0}, optimizer={"carry": True})
+    _, kept = client(config).train(task(config), {})
+    kinds = {name.partition(".")[0] for name in kept}
+    assert kinds == {"memory", "teacher"}
+    assert any(name.startswith("memory.optimizer.0.exp_avg") for name in kept)
+    assert int(kept["memory.mean_teacher.steps"]) == 2
+    again, later = client(config).train(task(config), kept)
+    anew, _ = client(config).train(task(config), {})
+    assert int(later["memory.mean_teacher.steps"]) == 4
+    assert not same(again.state, anew.state)
+
+
+def test_the_reported_accuracy_is_of_the_sent_model_on_the_part_asked_for() -> None:
+    config = small_config()
+    store = small_store()
+    part = store.partition.clients[1]
+    for report, rows in (("validation", part.validation), ("training", part.labelled)):
+        update, _ = client(config).train(asked(config, report=report), {})
+        net = build_net("small_cnn", 3, seed=9).eval()
+        load_into(net, update.state)
+        with torch.no_grad():
+            right = (
+                net(torch.from_numpy(store.images[rows]).float() / 255).argmax(1).numpy() == store.manifest.label[rows]
+            )
+        assert update.numbers["accuracy"] == pytest.approx(right.mean())
+    assert "accuracy" not in client(config).train(task(config), {})[0].numbers
+
+
+def test_clients_that_share_networks_do_not_see_each_other() -> None:
+    """One workspace serves all clients: whoever came before must not matter."""
+    for method in ("fedmatch_pa", "fedirm", "fixmatch", "fedperl_ema", "fedperl_recalibrated"):
+        config = small_config(method="fedperl" if method == "fixmatch" else method, objective={"start": 0})
+        work, store = Workspace(config, 3), small_store()
+        initial = state_of(work.net)
+        clients = {n: client_of_store(n, store, config, work) for n in (1, 2)}
+        settings = task(config).settings
+
+        def sent(n: int, seed: int, initial: State = initial, settings: LocalSettings = settings) -> TrainTask:
+            return TrainTask("run", 3, n, GlobalModel(2, initial), None, settings, seed)
+
+        alone, _ = clients[1].train(sent(1, 77), {})
+        clients[2].train(sent(2, 5), {})
+        after, _ = clients[1].train(sent(1, 77), {})
+        assert same(alone.state, after.state)
+        assert alone.numbers == after.numbers

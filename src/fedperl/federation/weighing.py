@@ -29,7 +29,7 @@ def average_weights(
     known: Mapping[int, Known],
     round: int,
 ) -> list[float]:
-    """Return the weight of each model in a round's average, in the order of `states`.
+    """Return the share of each model in a round's average, in the order of `states`.
 
     Args:
         states: the accepted models, by client.
@@ -57,4 +57,4 @@ def average_weights(
     elif federation.aggregator == "distance":
         weights = [weight * factor for weight, factor in zip(weights, distance_weights(models), strict=True)]
     weights = labelled_boost(weights, [labelled[client] for client in clients], federation.labelled_factor)
-    return weights if config.privacy == "research" else capped(weights, MOST_SHARE)
+    return capped(weights, 1.0 if config.privacy == "research" else MOST_SHARE)
