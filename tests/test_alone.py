@@ -1,15 +1,17 @@
 """Local models: each client by itself, in folders of its own, put together as one run."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from fedperl.config import load_config
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, RunError
 from fedperl.training import train
-from tests.conftest import small_config
+from tests.conftest import small_config, small_store
 
 
 def test_a_client_alone_is_a_federation_of_one(tmp_path: Path, store: Store) -> None:
@@ -52,6 +54,38 @@ def test_results_are_shaped_like_any_runs_and_nothing_was_sent(tmp_path: Path, s
     assert train(small_config(method="local_lower"), tmp_path / "run", store=store, resume=True) == results
     with pytest.raises(RunError, match="other settings in seed"):
         train(small_config(method="local_lower", seed=2), tmp_path / "run", store=store, resume=True)
+
+
+def test_as_many_steps_as_in_the_federation(tmp_path: Path) -> None:
+    """A large client beside a small one: alone too, its rounds have the small one's steps."""
+    store = small_store(clients=4)
+    parts = list(store.partition.clients)
+    parts[3] = dataclasses.replace(parts[3], unlabelled=parts[3].unlabelled[:2])
+    store = dataclasses.replace(store, partition=dataclasses.replace(store.partition, clients=tuple(parts)))
+    config = small_config(method="local_fixmatch", federation={"steps": "auto_min", "rounds": 2, "batch": 2})
+    train(config, tmp_path, store=store)
+    for client in range(4):
+        assert load_config(tmp_path / "clients" / str(client) / "config.toml").federation.steps == 1
+
+
+def test_a_bad_plugin_leaves_no_folder_that_refuses_the_next_start(tmp_path: Path, store: Store) -> None:
+    config = small_config(method="local_fixmatch", objective={"kind": "missing.py:Own", "tau": 0.9})
+    with pytest.raises(ConfigError, match=r"missing\.py cannot be read"):
+        train(config, tmp_path / "run", store=store)
+    assert not (tmp_path / "run" / "config.toml").exists()
+
+
+def test_where_only_the_server_tests(tmp_path: Path, store: Store) -> None:
+    parts = tuple(
+        dataclasses.replace(part, validation=part.validation[:0], test=part.test[:0])
+        for part in store.partition.clients
+    )
+    rows = store.partition.server.validation
+    server = dataclasses.replace(store.partition.server, validation=rows[:4], test=rows[4:])
+    partition = dataclasses.replace(store.partition, clients=parts, server=server)
+    results = train(small_config(method="local_lower"), tmp_path, store=dataclasses.replace(store, partition=partition))
+    assert set(results["test"]["last"]) == {str(k) for k in range(5)}
+    assert {p.stem for p in (tmp_path / "models").iterdir()} == {f"client_{k}_last" for k in range(5)}
 
 
 def test_the_authors_slip_freezes_batch_norm_after_the_first_round(tmp_path: Path, store: Store) -> None:

@@ -43,7 +43,7 @@ def short(method: str, **sections: Any) -> Config:
     if own.get("objective", {}).get("start"):
         table["objective"]["start"] = 1
     if own.get("federation", {}).get("residual_every"):
-        table["federation"]["residual_every"] = 2
+        table["federation"]["residual_every"] = 1
     if "gated" in method:
         table["gate"] = {"rho": 0.1}
     for name, value in sections.items():
@@ -110,10 +110,24 @@ def test_committee_sizes_of_the_paper(T: int, tmp_path: Path, dermsim: Store) ->
 @pytest.mark.parametrize("labels", ["server", "few_clients"])
 @pytest.mark.parametrize("method", ["fedmatch", "fedirm", "fedperl_class_aware", "rscfed", "cbafed", "fedirm_fedperl"])
 def test_methods_in_the_other_scenarios(method: str, labels: str, tmp_path: Path, dermsim: Store) -> None:
-    config = short(method, scenario={"labels": labels}, objective={"start": 0}, federation={"rounds": 3, "quorum": 2})
-    results = train(config, tmp_path, store=dermsim)
+    sections = {"scenario": {"labels": labels}, "federation": {"rounds": 3, "quorum": 2}}
+    if labels == "server":
+        sections["objective"] = {"start": 0}
+        if "fedirm" in method:
+            with pytest.raises(ConfigError, match="leaves no client a label"):
+                short(method, **sections)
+            return
+    results = train(short(method, **sections), tmp_path, store=dermsim)
     assert results["scenario"] == labels
-    assert results["totals"]["rejected"] == 0
+    assert results["totals"]["rejected"] == results["totals"]["void"] == 0
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors_code"])
+@pytest.mark.parametrize("method", ["fedirm", "fedmatch_lite", "fedperl_gated_similarity", "local_fixmatch", "rscfed"])
+def test_methods_under_the_other_presets(method: str, preset: str, tmp_path: Path, dermsim: Store) -> None:
+    config = short(method, preset=preset, model={"net": "small_cnn", "weights": "none"}, federation={"rounds": 2})
+    results = train(config, tmp_path, store=dermsim)
+    assert results["totals"]["rejected"] == results["totals"]["void"] == 0
 
 
 def test_the_page_of_methods_is_as_printed() -> None:

@@ -116,11 +116,16 @@ def _seconds(folder: RunFolder) -> dict[str, float]:
 def of_clients_alone(config: Config, found: dict[int, Results]) -> Results:
     """Return the results of clients that trained by themselves, as one run's: nothing was sent."""
     first = next(iter(found.values()))
-    choices = ("last", "per_client_best")
-    test = {choice: {str(n): one["test"][choice][str(n)] for n, one in found.items()} for choice in choices}
+    choices = [choice for choice in ("last", "per_client_best") if choice in first["test"]]
+    # Where the server alone has test images, its numbers of each client's model stand for that client.
+    test = {
+        choice: {str(n): one["test"][choice].get(str(n)) or one["test"][choice]["server"] for n, one in found.items()}
+        for choice in choices
+    }
     validation = {
         choice: {"accuracy": float(np.mean([one["validation"][choice]["accuracy"] for one in found.values()]))}
         for choice in choices
+        if all(choice in one["validation"] for one in found.values())
     }
     totals: dict[str, Any] = {key: 0 for key, value in first["totals"].items() if isinstance(value, int)} | {
         "peers": {}

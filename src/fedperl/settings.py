@@ -94,7 +94,7 @@ class Model(Section):
 
 OBJECTIVES = ("supervised", "fixmatch", "uda", "mean_teacher", "fedirm", "fixmatch_irm", "fedmatch", "cbafed")
 PLUGIN = r"^[^:]+\.py:[A-Za-z_]\w*$"
-"""A researcher's own objective or selector: file and name (docs/extending.md)."""
+"""A researcher's own objective: file and class (docs/extending.md)."""
 
 
 WITHOUT_PEERS = ("supervised", "mean_teacher", "fedirm", "cbafed")
@@ -135,6 +135,8 @@ class Teacher(Section):
     uncertainty: Annotated[float, Field(gt=0.0)] = 0.8
     """Most entropy of the mean of these passes, as a share of ln C; the authors' 2 nats are more than ln C up to seven
     classes, so that their filter never cuts."""
+    nats: Annotated[float, Field(gt=0.0)] | None = None
+    """The most entropy in nats instead: the authors' 2."""
     count_weighted: bool = True
     """Rows of the relation matrix are means over images; false: over batches, a missing class being uniform there."""
 
@@ -472,6 +474,16 @@ class Config(Section):
             raise ValueError(
                 "scenario.labels = 'server' leaves the clients no labels, and objective.kind = 'supervised' trains on "
                 "nothing else; wanted kind = 'fixmatch' or objective.labels = 'all'"
+            )
+        if self.scenario.labels == "server" and self.objective.kind in ("fedirm", "fixmatch_irm"):
+            raise ValueError(
+                f"objective.kind = {self.objective.kind!r} learns from the labelled clients' relations, and "
+                "scenario.labels = 'server' leaves no client a label; wanted kind = 'mean_teacher' or 'fixmatch'"
+            )
+        if self.scenario.labels == "server" and self.objective.start:
+            raise ValueError(
+                f"objective.start = {self.objective.start} asks for rounds on the clients' labels, and "
+                "scenario.labels = 'server' leaves them none; wanted start = 0"
             )
         closeness = 2 * self.objective.fedmatch.closeness * self.optimizer.lr
         if self.objective.decomposed and self.optimizer.kind == "sgd" and closeness >= 2:

@@ -116,11 +116,10 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     watch, started = Stopwatch(), time.perf_counter()
     partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)
     store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
-    _check_trainable(config, store)
+    _check(config, store)
     work = Workspace(config, len(store.classes))
     origin = store.digest() + _load_weights(config, work, store)
     if config.objective.kind not in OBJECTIVES:
-        find_objective(config.objective.kind)  # refuses a file that cannot be used
         origin += digest_of(config.objective.kind)
     clients = {number: client_of_store(number, store, config, work) for number in _members(config, store)}
     own = OwnImages(config, store, work)
@@ -141,6 +140,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
         [number for number, client in clients.items() if len(client.evaluation["validation"].labels)],
         embed=own.embed if config.peers.selector == "predictions" else None,
         labelled=[number in clients and len(clients[number].training.labelled) > 0 for number in numbers],
+        unlabelled=[number in clients and len(clients[number].training.unlabelled) > 0 for number in numbers],
         classes=len(store.classes) if relations else None,
     )
     measures = config.scenario.labels == "server" or not server.evaluators
@@ -177,13 +177,17 @@ def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iter
 
     A client takes as many steps as it would on average in the federation: rounds x cohort / clients rounds.
     """
+    _check(config, store)
     members, federation, watchers = _members(config, store), config.federation, list(watchers)
+    steps = _steps(config, [store.partition.clients[number] for number in members])
     rounds = math.ceil(federation.rounds * min(federation.cohort, len(members)) / len(members))
     folder.write_start(config, store.partition.to_csv(store.manifest))
     found: dict[int, Results] = {}
     for place, number in enumerate(members):
         others = tuple(one for one in range(len(store.partition.clients)) if one != number)
-        own = federation.model_copy(update={"rounds": rounds, "cohort": 1, "quorum": 1, "exclude": others})
+        own = federation.model_copy(
+            update={"rounds": rounds, "cohort": 1, "quorum": 1, "exclude": others, "steps": steps}
+        )
         one = config.model_copy(update={"federation": own, "privacy": "research"})
         shifted = [_shifted(watcher, place * rounds, len(members) * rounds) for watcher in watchers]
         place_of = RunFolder(folder.path / "clients" / str(number))
@@ -194,8 +198,13 @@ def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iter
             found[number] = place_of.read_results() or _train(one, place_of, store, shifted)
         finally:
             place_of.close()
-        model = f"client_{number}_best.safetensors"
-        write_durably(folder.path / "models" / model, (place_of.path / "models" / model).read_bytes(), mode=0o644)
+        best = place_of.path / "models" / f"client_{number}_best.safetensors"
+        kept = best if best.exists() else place_of.path / "models" / "last.safetensors"  # none where the server tests
+        write_durably(
+            folder.path / "models" / f"client_{number}_{kept.stem.split('_')[-1]}.safetensors",
+            kept.read_bytes(),
+            mode=0o644,
+        )
     results = of_clients_alone(config, found)
     folder.write_results(results)
     return results
@@ -255,8 +264,9 @@ def _members(config: Config, store: Store) -> list[int]:
     return [number for number in every if number not in config.federation.exclude]
 
 
-def _check_trainable(config: Config, store: Store) -> None:
-    """Refuse, before the first round, images that some later step could not use."""
+def _check(config: Config, store: Store) -> None:
+    """Refuse, before anything is written, an objective's file or images that some later step could not use."""
+    find_objective(config.objective.kind)
     parts = [(number, store.partition.clients[number]) for number in _members(config, store)]
     server = store.partition.server
     every = config.objective.labels == "all"

@@ -241,13 +241,12 @@ def test_clients_that_share_networks_do_not_see_each_other() -> None:
         work, store = Workspace(config, 3), small_store()
         initial = state_of(work.net)
         clients = {n: client_of_store(n, store, config, work) for n in (1, 2)}
-        settings = task(config).settings
-
-        def sent(n: int, seed: int, initial: State = initial, settings: LocalSettings = settings) -> TrainTask:
-            return TrainTask("run", 3, n, GlobalModel(2, initial), None, settings, seed)
-
-        alone, _ = clients[1].train(sent(1, 77), {})
-        clients[2].train(sent(2, 5), {})
-        after, _ = clients[1].train(sent(1, 77), {})
+        settings = replace(task(config).settings, recalibrate=method == "fedperl_recalibrated")
+        plain = config.peer_learning and not config.objective.decomposed
+        peer = committee({4: model(4), 5: model(5)}, "receiver") if plain else None
+        first = TrainTask("run", 3, 1, GlobalModel(2, initial), peer, settings, 77)
+        alone, _ = clients[1].train(first, {})
+        clients[2].train(replace(first, client=2, seed=5), {})
+        after, _ = clients[1].train(first, {})
         assert same(alone.state, after.state)
         assert alone.numbers == after.numbers

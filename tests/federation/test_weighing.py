@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedperl.errors import ConfigError
-from fedperl.federation.aggregate import capped, consensus_weights, distance_weights, similarity_weights
+from fedperl.federation.aggregate import consensus_weights, distance_weights, mixed, similarity_weights
 from fedperl.federation.known import Known
-from fedperl.federation.weighing import MOST_SHARE, average_weights
+from fedperl.federation.weighing import LEAST_SHARE, MOST_SHARE, average_weights
 from fedperl.peers import similarity_rows
 from fedperl.seeds import seed_for
 from tests.conftest import small_config
@@ -62,10 +62,17 @@ def test_labelled_clients_count_more_in_research_alone() -> None:
 
 
 def test_no_client_is_nearly_the_whole_average() -> None:
-    assert capped([1.0, 1.0, 2.0], 0.8) == pytest.approx([0.25, 0.25, 0.5])
-    assert capped([96.0, 1.0, 3.0], 0.8) == pytest.approx([0.8, 0.05, 0.15])
-    assert capped([1.0, 0.0, 0.0], 0.8) == pytest.approx([0.8, 0.1, 0.1])
-    assert capped([5.0], 0.8) == [1.0]
-    alone = weights(aggregator="consensus", distance_scale=1e9, members=3, subsets=1)
-    assert max(alone) == pytest.approx(MOST_SHARE)
-    assert sum(alone) == pytest.approx(1.0)
+    assert mixed([1.0, 1.0, 2.0], most=0.8) == pytest.approx([0.25, 0.25, 0.5])
+    assert mixed([96.0, 1.0, 3.0], most=0.8) == pytest.approx([0.8, 0.05, 0.15])
+    assert mixed([1.0, 0.0, 0.0], most=0.8) == pytest.approx([0.8, 0.1, 0.1])
+    assert mixed([5.0], most=0.8) == [1.0]
+    assert mixed([5.0, 5.0, 0.0], most=0.8, least=0.05) == pytest.approx([0.5 / 1.05, 0.5 / 1.05, 0.05 / 1.05])
+    many = mixed([1.0] + [0.0] * 39, most=0.8, least=0.05)  # 40 of 0.05 would be 2: at most half goes to the least
+    assert many[1] == pytest.approx(0.0125 / (1 + 39 * 0.0125))
+    for members in (2, 3):
+        alone = weights(aggregator="consensus", distance_scale=1e9, members=members, subsets=1)
+        assert max(alone) <= MOST_SHARE + 1e-9
+        assert min(alone) > LEAST_SHARE / 2
+        assert sum(alone) == pytest.approx(1.0)
+    raw = weights(aggregator="consensus", distance_scale=1e9, members=3, subsets=1, privacy="research")
+    assert max(raw) > 0.99

@@ -239,7 +239,7 @@ def test_labelled_loss_is_of_both_views_and_both_enter_the_matrix() -> None:
         loss = torch.zeros(())
         for i, y in enumerate(labels):
             for c in range(CLASSES):
-                loss = loss - weights[c] * (0.9 * (c == y) + 0.1 / CLASSES) * logs[i, c]
+                loss = loss - weights[y] * (0.9 * (c == y) + 0.1 / CLASSES) * logs[i, c]
         theirs = theirs + 2.0 * loss / weights[labels].sum()
     assert_same(ours.total, theirs, model)
     matrix = objective.relation()

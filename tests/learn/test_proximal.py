@@ -116,6 +116,30 @@ def test_carried_moments_make_two_rounds_of_two_steps_one_of_four(kind: str) -> 
     assert all(name.startswith(optimizers.PREFIX) and tensor.device.type == "cpu" for name, tensor in memory.items())
 
 
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_carried_moments_of_channels_last_weights(kind: str) -> None:
+    """Fused optimisers walk raw memory: a moment in another memory format would be another element's."""
+
+    def trained(rounds: tuple[int, ...]) -> Tensor:
+        torch.manual_seed(0)
+        model: nn.Module = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        memory, generator = State(), torch.Generator().manual_seed(1)
+        for steps in rounds:
+            optimizer = optimizers.build(model, Optimizer(carry=True, **SETTINGS[kind]), memory)
+            for _ in range(steps):
+                for p in model.parameters():
+                    p.grad = torch.randn(p.shape, generator=generator).to(memory_format=_format(p))
+                optimizer.step()
+            memory.update(optimizers.moments(optimizer))
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(trained((2, 2)), trained((4,)))
+
+
+def _format(parameter: Tensor) -> torch.memory_format:
+    return torch.channels_last if parameter.ndim == 4 else torch.contiguous_format
+
+
 def test_a_kept_moment_does_not_move_with_the_optimiser() -> None:
     model = nn.Linear(3, 2)
     optimizer = optimizers.build(model, Optimizer(carry=True), State())

@@ -52,7 +52,7 @@ def naive_loss(model: nn.Module, peers: list[nn.Module], b: Batch, s: Objective)
         if logs[i, y].exp() <= naive_threshold(b.progress, s.uda.tsa):
             for c in range(CLASSES):
                 share = (1 - s.label_smoothing) * (c == y) + s.label_smoothing / CLASSES
-                labelled = labelled - WEIGHTS[c] * share * logs[i, c]
+                labelled = labelled - WEIGHTS[y] * share * logs[i, c]
             mass += float(WEIGHTS[y])
     labelled = s.labelled_weight * labelled / mass if mass else labelled
     own = torch.softmax(model(b.weak), 1)

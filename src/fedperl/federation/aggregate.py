@@ -98,7 +98,8 @@ def consensus_weights(
     """Return the weights of random sampling consensus, as shares of 1 (RSCFed, Liang et al. 2022).
 
     In each of a few random subsets, weight_k ~ size_k exp(-scale ||w_k - mean|| / size_k), where the mean is that of
-    the subset, weighted by size; the weights are averaged over the subsets. A client in no subset has weight 0.
+    the subset, weighted by size; the weights are averaged over the subsets. More are drawn until everyone is in one: an
+    average of two clients alone would let each of them solve for the other.
 
     The authors' code adds the norms of the tensors up instead of taking one of all, and has a scale of 1e4. It boosts
     a labelled client after the exponential: `labelled_boost` before it also draws the mean to that client and makes
@@ -106,7 +107,7 @@ def consensus_weights(
 
     Args:
         sizes: images of each client, positive.
-        subsets: how many are drawn.
+        subsets: how many are drawn at least.
         members: clients in each; all of a smaller cohort.
     Raises:
         ValueError: no model, one that is not finite, a number of sizes that differs, a size that is not positive, no
@@ -119,9 +120,11 @@ def consensus_weights(
             f"consensus: subsets = {subsets}, members = {members}, scale = {scale}; "
             "wanted at least 1 subset of at least 2 members, and a scale of 0 or more"
         )
-    weights = np.zeros(len(states))
-    for _ in range(subsets):
+    weights, missing, drawn_so_far = np.zeros(len(states)), set(range(len(states))), 0
+    while drawn_so_far < subsets or missing:
         drawn = np.sort(generator.choice(len(states), size=min(members, len(states)), replace=False))
+        drawn_so_far += 1
+        missing -= set(drawn.tolist())
         amounts = np.array([float(sizes[k]) for k in drawn])
         distances = _distances_to_mean([states[k] for k in drawn], amounts)
         exponents = np.log(amounts) - scale * distances / amounts
@@ -129,13 +132,16 @@ def consensus_weights(
     return _shares(weights)
 
 
-def capped(weights: Sequence[float], most: float) -> list[float]:
-    """Return the weights as shares that sum to 1, none above `most`: what is cut goes to the others in proportion.
+def mixed(weights: Sequence[float], *, most: float, least: float = 0.0) -> list[float]:
+    """Return the weights as shares that sum to 1: about none below `least`, none above `most`.
 
-    A global model that is nearly all one client's would hand that client's model to everyone.
+    A global model that is nearly all one client's would hand that client's model to everyone, and one of two clients
+    lets each solve for the other. What is cut goes to the others in proportion.
     """
     total = float(sum(weights))
-    shares = [weight / total for weight in weights]
+    shares = [max(weight / total, min(least, 0.5 / len(weights))) for weight in weights]
+    total = sum(shares)
+    shares = [share / total for share in shares]
     largest = max(range(len(shares)), key=shares.__getitem__)
     if len(shares) < 2 or shares[largest] <= most:
         return shares

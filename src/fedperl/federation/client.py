@@ -25,6 +25,8 @@ from fedperl.settings import Config
 BATCH_NORM, HELD, MEMORY, TEACHER = "batch_norm.", "held.", "memory.", "teacher."
 """What a client keeps, by the start of its names: its batch-norm layers, its last model, its objective's own, its
 teacher."""
+LEAST_IMAGES = 2
+"""Labelled images behind a row of a relation matrix that is sent."""
 RECALIBRATION = 256
 """Most images that a peer's batch-norm statistics are measured on."""
 
@@ -116,7 +118,7 @@ class Client:
         work, settings = self.work, task.settings
         start = self._start(task, state)
         load_into(work.net, start)
-        data, memory, teacher = self._present(task.round), part_of(state, MEMORY), self._teacher(task, state)
+        data, memory, teacher = self._present(task.round), part_of(state, MEMORY), self._teacher(task, state, start)
         result = local_round(
             work.net,
             data,
@@ -139,7 +141,8 @@ class Client:
             kept |= with_prefix({name: trained[name] for name in sorted(names)}, BATCH_NORM)
         if settings.sparse:
             kept |= with_prefix(trained, HELD)
-        return Update(task.run, task.round, self.number, trained, numbers, result.relation), kept
+        relation = None if result.relation is None else _guarded(result.relation, data)
+        return Update(task.run, task.round, self.number, trained, numbers, relation), kept
 
     def _start(self, task: TrainTask, state: State) -> State:
         """Return what the client trains from: the received model, save what it keeps of its own."""
@@ -191,13 +194,19 @@ class Client:
         numbers["loss"] = float(F.nll_loss(logs, truth, weight=self.class_weights))
         return Evaluation(task.run, task.round, self.number, task.part, numbers)
 
-    def _teacher(self, task: TrainTask, state: State) -> nn.Module | None:
+    def _teacher(self, task: TrainTask, state: State, start: State) -> nn.Module | None:
         """Return the network that labels or teaches beside the trained one."""
         source = task.settings.objective.teacher_source
         if source == "none":
             return None
         kept = part_of(state, TEACHER) if source == "ema" else {}
-        return self.work.teacher(kept or task.model.state)
+        return self.work.teacher(kept or start)
+
+
+def _guarded(relation: Tensor, data: LocalImages) -> Tensor:
+    """Return a relation matrix without the rows that rest on fewer than two labelled images: what one image says."""
+    counts = torch.bincount(data.labels[data.labelled], minlength=data.classes).cpu()
+    return torch.where((counts >= LEAST_IMAGES)[:, None], relation, 0.0)
 
 
 def client_of_store(number: int, store: Store, config: Config, work: Workspace) -> Client:

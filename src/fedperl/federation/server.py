@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from fedperl.config import config_hash
 from fedperl.errors import ConfigError
@@ -49,6 +48,8 @@ class RoundSummary:
     rejected: dict[int, str] = field(default_factory=dict)
     weights: dict[int, float] = field(default_factory=dict)
     """Of the accepted updates in the average."""
+    residual: int | None = None
+    """The round of the earlier model that was averaged in, half of the new one."""
     void: bool = False
     profile_age: float | None = None
     bytes_down: int = 0
@@ -73,6 +74,7 @@ class Server:
         *,
         embed: Embed | None = None,
         labelled: Sequence[bool] | None = None,
+        unlabelled: Sequence[bool] | None = None,
         classes: int | None = None,
     ) -> None:
         """Start with an initial model.
@@ -85,11 +87,13 @@ class Server:
             evaluators: the clients that validate the global model; by default all.
             embed: needed where peers are chosen by their predictions.
             labelled: which clients have labels, by default all: those alone train before `objective.start`.
+            unlabelled: which have images without, by default all: those alone are sent relation matrices.
             classes: needed where relation matrices are exchanged.
         Raises:
             ConfigError: the cohort or T does not fit the number of clients.
         """
         self.labelled = [True] * len(sizes) if labelled is None else list(labelled)
+        self.unlabelled = [True] * len(sizes) if unlabelled is None else list(unlabelled)
         self.embed, self.classes = embed, classes
         self.config, self.sizes = config, list(sizes)
         self.trainers = [client for client, size in enumerate(sizes) if size > 0]
@@ -101,10 +105,11 @@ class Server:
         if config.peer_learning and clients - 1 < config.peers.T:
             raise ConfigError(f"peers.T = {config.peers.T}; a client has {clients - 1} others")
         early = [client for client in self.trainers if self.labelled[client]]
-        if config.objective.start and len(early) < self._fewest:
+        wanted = 1 if config.privacy == "research" else config.federation.quorum
+        if config.objective.start and len(early) < wanted:
             raise ConfigError(
-                f"objective.start = {config.objective.start}: {len(early)} clients have labels, and a model of fewer "
-                f"than {self._fewest} is that client's; wanted start = 0, or privacy = 'research'"
+                f"objective.start = {config.objective.start}: until then only clients with labels train, and "
+                f"{len(early)} have some; wanted at least federation.quorum = {wanted} of them, or start = 0"
             )
         self.model = GlobalModel(0, initial)
         self.predecessor: GlobalModel | None = None
@@ -127,6 +132,7 @@ class Server:
         )
         self._summary = RoundSummary(0, [])
         self._starts: dict[int, State] = {}  # what each client of the round trains from, where little is sent
+        self._bytes: dict[int, int] = {}  # what each task of the round costs
 
     @property
     def _fewest(self) -> int:
@@ -231,16 +237,21 @@ class Server:
                 eval_mode=self.config.federation.alone and self.config.federation.eval_slip and round > 1,
             ),
             seed_for(self.config.seed, "local round", round, client),
-            self._relation(),
+            average_relation([self.known[k].relation for k in self._related(round, client)], fewest=self._fewest),
         )
         self._summary.committees[client] = members
-        self._summary.bytes_down += self._bytes_down(task)
+        self._bytes[client] = self._bytes_down(task)
+        self._summary.bytes_down += self._bytes[client]
         return task
 
-    def _relation(self) -> Tensor | None:
-        """Return what the labelled clients' relation matrices say together."""
-        matrices = [about.relation for _, about in sorted(self.known.items()) if about.relation is not None]
-        return average_relation(matrices, fewest=self._fewest)
+    def _related(self, round: int, client: int) -> list[int]:
+        """Return the clients whose relation matrices, averaged, a client gets: never its own, which it could subtract.
+
+        A client without unlabelled images, and a round on labelled ones alone, have no use for them.
+        """
+        if round <= self.config.objective.start or not self.unlabelled[client]:
+            return []
+        return [k for k in sorted(self.known) if k != client and self.known[k].relation is not None]
 
     def _bytes_down(self, task: TrainTask) -> int:
         """Return what the task costs; where little is sent, only what differs from what the client holds counts."""
@@ -313,6 +324,7 @@ class Server:
         average = fedavg([update.state for update in updates], weights)
         if every and round % every == 0 and self.predecessor is not None:
             average = residual(average, self.predecessor.state)
+            self._summary.residual = self.predecessor.round
         if self.teach is not None:
             average = self.teach(average, round)
         self.model = GlobalModel(round, average)
@@ -336,7 +348,8 @@ class Server:
     def _scores(self) -> bool:
         """Whether a policy asks for the accuracy on the server's own images."""
         gate, policy = self.config.gate, self.config.peers.policy
-        return policy in ("validation", "gated_validation") and gate.metric == "server_acc"
+        asks = policy in ("validation", "gated_validation") and gate.metric == "server_acc"
+        return asks and self.config.peer_learning
 
     def _scored(self, state: State) -> tuple[float, float]:
         if self.score is None:
@@ -351,11 +364,18 @@ class Server:
                 "to": task.client,
                 "global": task.model.round,
                 "committee": [[k, self.bank.records[k].round] for k in self._summary.committees[task.client]],
-                "bytes": task.size(),
+                "bytes": self._bytes[task.client],
             }
+            | self._relation_release(task)
             for task in tasks
         ]
         return {"kind": "send", "round": round, "releases": releases}
+
+    def _relation_release(self, task: TrainTask) -> dict[str, object]:
+        """Return whose relation matrices, of which rounds, are in a task; nothing where there are none."""
+        if task.relation is None:
+            return {}
+        return {"relation": [[k, self.bank.records[k].round] for k in self._related(task.round, task.client)]}
 
     def _outcome(self, summary: RoundSummary) -> dict[str, object]:
         return {
@@ -364,6 +384,8 @@ class Server:
             "accepted": summary.accepted,
             "rejected": {str(client): reason for client, reason in sorted(summary.rejected.items())},
             "void": summary.void,
+            "weights": {str(client): weight for client, weight in sorted(summary.weights.items())},
+            "residual": summary.residual,
             "bytes": summary.bytes_up,
             "validated": {
                 "global": self.model.round,

@@ -93,6 +93,7 @@ def local_round(
         settings.round,
         settings.rounds,
     )
+    net.requires_grad_(True)  # whatever a round that failed left behind
     objective = _objective(settings, context)
     optimizer = optimizers.build(net, settings.optimizer, memory)
     proximal = Proximal(net, settings.objective.mu)

@@ -39,5 +39,11 @@ def _restore(optimizer: torch.optim.Optimizer, memory: State) -> None:
         if key.startswith(PREFIX):
             number, _, name = key.removeprefix(PREFIX).partition(".")
             kept.setdefault(int(number), {})[name] = value.clone()
-    if kept:
-        optimizer.load_state_dict({"state": kept, "param_groups": optimizer.state_dict()["param_groups"]})
+    if not kept:
+        return
+    optimizer.load_state_dict({"state": kept, "param_groups": optimizer.state_dict()["param_groups"]})
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            # Fused kernels walk raw memory: a moment must lie in it as its parameter does (channels last).
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                values[name] = torch.empty_like(parameter).copy_(value)

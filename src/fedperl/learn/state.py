@@ -31,7 +31,9 @@ def is_running_statistic(name: str) -> bool:
 def batch_norm_names(net: nn.Module) -> set[str]:
     """Return the names of all that belongs to a network's batch-norm layers: scale, shift, running statistics."""
     layers = [name for name, module in net.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    return {name for name in net.state_dict() if name.rpartition(".")[0] in layers}
+    names = {name for name in net.state_dict() if name.rpartition(".")[0] in layers}
+    halves = {"psi." + name.removeprefix("sigma.") for name in names if name.startswith("sigma.")}
+    return names | (halves & net.state_dict().keys())  # a decomposed layer has its other half elsewhere
 
 
 def part_of(state: Mapping[str, Tensor], prefix: str) -> State:

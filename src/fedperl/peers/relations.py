@@ -6,15 +6,16 @@ import torch
 from torch import Tensor
 
 
-def average_relation(matrices: Sequence[Tensor], *, fewest: int) -> Tensor | None:
+def average_relation(matrices: Sequence[Tensor | None], *, fewest: int) -> Tensor | None:
     """Return the mean of relation matrices (classes, classes), row by row over those that know the row.
 
     A row of zeros is unknown. One that fewer than `fewest` clients know stays unknown in the mean, because it would be
     one client's own; None where no row is known.
     """
-    if not matrices:
+    found = [matrix.double() for matrix in matrices if matrix is not None]
+    if not found:
         return None
-    stacked = torch.stack([matrix.double() for matrix in matrices])  # (clients, classes, classes)
+    stacked = torch.stack(found)  # (clients, classes, classes)
     known = (stacked.sum(dim=2) > 0).sum(dim=0)  # (classes,)
     mean = stacked.sum(dim=0) / known.clamp_min(1)[:, None]
     mean[known < fewest] = 0.0

@@ -34,11 +34,12 @@ class FedIRM(MeanTeacher):
         if received is None or not settings.relation:
             return loss, numbers
         classes = logits.shape[1]
+        most = settings.uncertainty * math.log(classes) if settings.nats is None else settings.nats
         confidence, labels = torch.softmax(logits.detach(), dim=1).max(dim=1)
         uncertainty = entropy(mean_of_passes(net, weak, settings.passes))
-        certain = (confidence >= settings.confidence) & (uncertainty < settings.uncertainty * math.log(classes))
+        certain = (confidence >= settings.confidence) & (uncertainty < most)
         matrix, counts = relation_matrix(logits, labels, classes, settings.relation_temperature, certain)
-        rows = (counts > 0) & (received.sum(1) > 0) if settings.count_weighted else torch.ones_like(counts)
+        rows = (received.sum(1) > 0) & ((counts > 0) | (not settings.count_weighted))
         divergence = relation_divergence(matrix, received, rows)
         numbers |= {"loss_relation": divergence.detach(), "certain": certain.float().mean()}
         return loss + self.weight * divergence, numbers

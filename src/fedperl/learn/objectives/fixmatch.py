@@ -11,13 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedperl.learn.average import follow
+from fedperl.learn.average import follow, young_decay
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
 from fedperl.learn.priors import RunningShares, correct_prior
 from fedperl.learn.pseudo_labels import agreement_targets, combine_probabilities, pseudo_labels
 from fedperl.learn.thresholds import class_aware_thresholds
 from fedperl.settings import Objective as ObjectiveSettings
+
+STEPS = "fixmatch.steps"
 
 
 class FixMatch(Objective):
@@ -50,7 +52,7 @@ class FixMatch(Objective):
     def after_step(self, net: nn.Module) -> None:
         """Let the running average follow the network, where it labels."""
         if self.settings.label_source == "ema" and self.labeller is not None:
-            follow(self.labeller, net, self.settings.ema_decay)
+            follow(self.labeller, net, young_decay(self.context.memory, STEPS, self.settings.ema_decay))
 
     def _unlabelled(self, net: nn.Module, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         peers = [_probabilities(peer, weak) for peer in self.peers]

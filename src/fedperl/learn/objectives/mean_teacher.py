@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedperl.learn.average import follow
+from fedperl.learn.average import follow, young_decay
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
 from fedperl.learn.objectives.uda import sharpen
@@ -25,7 +25,6 @@ class MeanTeacher(Objective):
             raise ValueError(f"objective.kind = {settings.kind!r} needs a teacher: a running average of the network")
         self.teacher = context.teacher
         self.weight = settings.teacher.weight * ramp_up(context.round - settings.start, settings.teacher.ramp)
-        self.steps = int(context.memory.get(STEPS, torch.tensor(0)))
 
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the losses of one step; either kind of image may be missing, not both."""
@@ -55,9 +54,7 @@ class MeanTeacher(Objective):
 
     def after_step(self, net: nn.Module) -> None:
         """Let the teacher follow; while it is young it is the plain mean of the weights after each step so far."""
-        follow(self.teacher, net, min(1 - 1 / (self.steps + 1), self.settings.ema_decay))
-        self.steps += 1
-        self.context.memory[STEPS] = torch.tensor(self.steps)
+        follow(self.teacher, net, young_decay(self.context.memory, STEPS, self.settings.ema_decay))
 
     def _labelled(self, net: nn.Module, batch: Batch) -> Tensor | None:
         return labelled_loss(net, batch, self.settings, self.context)

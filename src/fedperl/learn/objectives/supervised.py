@@ -16,14 +16,21 @@ def labelled_loss(net: nn.Module, batch: Batch, settings: ObjectiveSettings, con
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, settings: ObjectiveSettings, context: Context) -> Tensor:
-    """Return the weighted cross-entropy of logits (n, classes), divided by the sum of weights.
+    """Return the weighted cross-entropy of logits (n, classes), divided by the sum of weights; label -100 is left out.
 
+    An image counts by the weight of its own class, also where labels are smoothed: torch would weigh the smoothing by
+    the weights of all classes, and pull every prediction towards the rare ones.
     `logit_adjusted` adds the log of the client's own class shares, so that a rare class must win by more in training
     and is favoured by as much in use (Menon et al. 2021, Eq. 10); a class without labels counts as one image.
     """
     if settings.labelled_loss == "logit_adjusted":
         logits = logits + context.log_class_shares
-    return F.cross_entropy(logits, labels, weight=context.class_weights, label_smoothing=settings.label_smoothing)
+    weights = context.class_weights
+    if not settings.label_smoothing:
+        return F.cross_entropy(logits, labels, weight=weights)
+    losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=settings.label_smoothing)
+    counts = (labels >= 0).to(losses.dtype) if weights is None else weights[labels.clamp_min(0)] * (labels >= 0)
+    return (losses * counts).sum() / counts.sum()
 
 
 class Supervised(Objective):
