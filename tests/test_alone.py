@@ -1,15 +1,18 @@
 """Local models: each client by itself, in folders of its own, put together as one run."""
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from safetensors.torch import load_file
 
 from fedperl.config import load_config
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, RunError
+from fedperl.report.tables import runs_table
 from fedperl.training import train
 from tests.conftest import small_config, small_store
 
@@ -51,8 +54,11 @@ def test_results_are_shaped_like_any_runs_and_nothing_was_sent(tmp_path: Path, s
     assert results["method"] == "local_lower"
     assert {p.stem for p in (tmp_path / "run" / "models").iterdir()} == {f"client_{k}_best" for k in range(5)}
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
+    console = Console(width=130, record=True, file=io.StringIO())
+    console.print(runs_table({"local": results}))
+    assert f"{results['over_clients']['per_client_best']['weighted_f1']['mean']:.3f}" in console.export_text()
     assert train(small_config(method="local_lower"), tmp_path / "run", store=store, resume=True) == results
-    with pytest.raises(RunError, match="other settings in seed"):
+    with pytest.raises(RunError, match="other settings: seed = 1, now 2"):
         train(small_config(method="local_lower", seed=2), tmp_path / "run", store=store, resume=True)
 
 

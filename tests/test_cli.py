@@ -153,7 +153,10 @@ def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
         assert name in shown
     results = json.loads(fedperl(*arguments, "--json").stdout)
     assert {r["rounds"] for r in results.values()} == {4}
-    assert "other settings in" in fedperl("demo", "--out", out, "--rounds", "5", ok=False).stderr
+    assert (
+        "other settings: federation.rounds = 4, now 5"
+        in fedperl("demo", "--out", out, "--rounds", "5", ok=False).stderr
+    )
     for foreign in (out / "mine.txt", out / "data" / "patients.csv", out / "ssfl" / "notes.txt"):
         foreign.write_text("keep")
         assert "which no demo made" in fedperl("demo", "--out", out, "--fresh", ok=False).stderr

@@ -23,6 +23,7 @@ from fedperl.errors import ConfigError, FedPerlError, RunError
 from fedperl.evaluate import paired_interval
 from fedperl.files import lock
 from fedperl.parallel import Job
+from fedperl.plugins import digest_of
 from fedperl.report.tables import comparison_markdown, comparison_notes, comparison_table
 from fedperl.suite import Plan, plan_suite
 from fedperl.training import train
@@ -193,16 +194,18 @@ class Trainer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.trained: list[str] = []
+        self.failing: set[str] = set()
         self.results: dict[str, dict[str, Any]] = {}
         monkeypatch.setattr("fedperl.compare.run_jobs", self)
         monkeypatch.setattr("fedperl.compare.open_store", lambda config: pytest.fail("draws images"))
 
-    def __call__(self, jobs: list[Job], *, workers: int, tick: Any) -> None:
-        for job in jobs:
+    def __call__(self, jobs: list[Job], *, workers: int, tick: Any) -> dict[str, str]:
+        for job in [job for job in jobs if job.name not in self.failing]:
             job.out.mkdir(parents=True)
             (job.out / "config.toml").write_text(dump(job.config))
             (job.out / "results.json").write_text(json.dumps(self.results[job.name]))
             self.trained.append(job.name)
+        return {job.name: "it diverged" for job in jobs if job.name in self.failing}
 
 
 def made_up(
@@ -216,7 +219,8 @@ def made_up(
     return {
         "test": {choice: {client: {"round": 1, "images": 9, "weighted_f1": v} for client, v in values.items()}},
         "validation": {choice: {"accuracy": validation}},
-        "totals": {"bytes_down": down} | ({} if peers is None else {"peers": peers}),
+        "totals": {"bytes_down": down, "rejected": 0, "void": 0} | ({} if peers is None else {"peers": peers}),
+        "partition": "as all",
         "seconds": {"training": 2.0, "server": 1.0},
     }
 
@@ -385,7 +389,7 @@ def test_finished_runs_are_not_trained_again_and_others_are_refused(tmp_path: Pa
     compare(plan_suite(tmp_path / "suite.toml", tmp_path / "out", seeds=3))
     assert trainer.trained[4:] == ["SSFL, seed 3", "FedPerl [static], seed 3"]
     other = plan_suite(tmp_path / "suite.toml", tmp_path / "out", seeds=4, overrides=["federation.rounds=5"])
-    with pytest.raises(RunError, match=r"out/ssfl/seed-1: its run was started with other settings in federation"):
+    with pytest.raises(RunError, match=r"out/ssfl/seed-1: its run was started with other settings: federation"):
         compare(other)
     assert len(trainer.trained) == 6
     with lock(tmp_path / "out" / "_lock"), pytest.raises(FedPerlError, match="another process is working here"):
@@ -461,3 +465,72 @@ def test_a_run_that_fails_is_named_and_the_finished_ones_stay(tmp_path: Path, ca
     assert error.count("\n") == 1
     assert (out / "ssfl" / "seed-1" / "results.json").exists()
     assert not (out / "comparison.json").exists()
+
+
+def test_a_point_that_fails_is_left_out_of_the_choice_and_a_run_that_fails_is_named(
+    tmp_path: Path, trainer: Trainer
+) -> None:
+    runs = [
+        {"name": "SSFL", "method": "ssfl"},
+        {"name": "tuned", "method": "ssfl", "grid": {"optimizer.lr": [1e-3, 1e6]}},
+    ]
+    plan = plan_of(tmp_path, baseline="SSFL", runs=runs, seeds=[1])
+    for job in plan.jobs:
+        trainer.results[job.name] = made_up(numbers([0.5, 0.6]))
+    trainer.failing = {plan.jobs[2].name}
+    found = compare(plan)
+    assert found["runs"][1]["grid"]["chosen"] == {"optimizer.lr": 1e-3}
+    assert "optimizer.lr = 1000000.0 failed and was not chosen from" in shown(found)
+    trainer.failing = {plan.jobs[0].name}
+    (plan.jobs[0].out / "results.json").unlink()
+    with pytest.raises(RunError, match="SSFL, seed 1: it diverged"):
+        compare(plan)
+
+
+def test_other_images_give_no_difference(tmp_path: Path, trainer: Trainer) -> None:
+    runs = [
+        {"name": "SSFL", "method": "ssfl"},
+        {"name": "dealt anew", "method": "ssfl", "settings": {"data": {"seed": 5}}},
+    ]
+    plan = plan_of(tmp_path, baseline="SSFL", runs=runs, seeds=[1, 2])
+    for job in plan.jobs:
+        trainer.results[job.name] = made_up(numbers([0.5, 0.6])) | {"partition": job.name.partition(",")[0]}
+    found = compare(plan)
+    assert found["runs"][1]["difference"] is None
+    assert "dealt anew: no difference, since it and the baseline were tested on other clients or images" in shown(found)
+
+
+@pytest.mark.parametrize("key", ["seed", "data.seed", "federation.exclude", "scenario.labels", "partition.kind"])
+def test_a_grid_may_not_choose_what_is_compared(tmp_path: Path, key: str) -> None:
+    runs = [{"name": "SSFL", "method": "ssfl", "grid": {key: [1, 2]}}]
+    with pytest.raises(ConfigError, match=f"grid: {key} decides what is compared"):
+        plan_of(tmp_path, baseline="SSFL", runs=runs)
+
+
+def test_a_changed_objective_is_not_mixed_in(tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("first = 1\n")
+    settings = {"objective": {"kind": "own.py:Own"}}
+    runs = [{"name": "own", "method": "ssfl", "settings": settings}]
+    plan = plan_of(tmp_path, baseline="own", runs=runs, seeds=[1])
+    trainer.results[plan.jobs[0].name] = made_up(numbers([0.5])) | {"objective_file": digest_of("own.py:Own")}
+    compare(plan)
+    compare(plan)
+    Path("own.py").write_text("second = 2\n")
+    with pytest.raises(RunError, match=r"was trained with another content of own\.py"):
+        compare(plan)
+    assert len(trainer.trained) == 1
+
+
+def test_threads_of_a_run_that_is_there_are_kept(
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {key: value for key, value in SMALL.items() if key != "threads"} | {"data": {"source": "elsewhere"}}
+    runs = [{"name": "SSFL", "method": "ssfl"}]
+    monkeypatch.setattr("fedperl.suite.cores", lambda: 3)
+    plan = plan_of(tmp_path, baseline="SSFL", runs=runs, seeds=[1], settings=settings)
+    trainer.results[plan.jobs[0].name] = made_up(numbers([0.5]))
+    compare(plan)
+    monkeypatch.setattr("fedperl.suite.cores", lambda: 1)
+    again = plan_of(tmp_path, baseline="SSFL", runs=runs, seeds=[1, 2], settings=settings)
+    assert [job.config.threads for job in again.jobs] == [3, 1]

@@ -98,3 +98,26 @@ def test_hash_ignores_name_and_version_only() -> None:
     config = load_config()
     assert config_hash(config) == config_hash(config.model_copy(update={"name": "x", "written_by": "y"}))
     assert config_hash(config) != config_hash(config.model_copy(update={"seed": 2}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["method=fedirm", "federation.rounds=20"], "objective.start = 20 leaves none of the 20 rounds"),
+        (["method=fedmatch", "objective.targets=agreement"], "objective.targets = 'agreement' has no effect on kind"),
+        (["method=lower", "objective.thresholds=class_aware"], "objective.thresholds = 'class_aware' has no effect"),
+        (["method=fedirm", "objective.label_source=round_start"], "has no effect on kind = 'fedirm'"),
+        (["method=fedirm_fedperl", "objective.label_source=round_start"], "keeps a running average"),
+        (["method=fedmatch", "optimizer.lr=0.1"], "each step throws psi further from sigma"),
+        (["method=fedmatch_lite_pa", "peers.policy=gated_similarity"], "compares profiles"),
+        (["method=fedirm", "scenario.labels=server"], "leaves no client a label"),
+        (["method=cbafed", "scenario.labels=server"], "leaves them none; wanted start = 0"),
+        (
+            ["method=fedperl", "federation.sparse=1e-3", "federation.batch_norm=local"],
+            "both decide what a client keeps",
+        ),
+    ],
+)
+def test_settings_that_contradict_a_method_are_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, settings)

@@ -95,3 +95,44 @@ def test_an_unknown_kind_and_options_that_nobody_reads_are_refused() -> None:
         load_config(None, ["objective.kind=fixmach"])
     with pytest.raises(ConfigError, match=r"objective\.options are for an objective from a file"):
         load_config(None, ["objective.options.weight=1.0"])
+
+
+BROKEN = """
+import torch
+from fedperl.learn.objectives import Losses, Objective
+
+class Own(Objective):
+    views = frozenset({VIEWS})
+
+    def {NAME}(self, net, batch):
+        {BODY}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise KeyError('x')", "no client has sent an update that could be used .*it failed with KeyError"),
+        ("t = net(batch.labelled).sum(); return Losses(t, {'my_number': t.detach()})", "it failed with ValueError"),
+        ("t = net(batch.labelled).sum() * float('nan'); return Losses(t, {})", "not finite"),
+    ],
+)
+def test_a_run_in_which_nobody_can_train_ends_with_the_reason(
+    here: Path, store: Store, body: str, message: str
+) -> None:
+    text = BROKEN.replace("{VIEWS}", "{'labelled'}").replace("{NAME}", "__call__").replace("{BODY}", body)
+    (here / "own.py").write_text(text)
+    with pytest.raises(RunError, match=message):
+        train(config(here, "entropy.toml", "objective.kind=own.py:Own"), here / "run", store=store)
+    assert not (here / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("views", "name", "message"),
+    [("{'labelled', 'wek'}", "__call__", "views has 'wek'"), ("{'labelled'}", "other", "it has no __call__")],
+)
+def test_a_misspelt_view_or_method_is_refused(here: Path, store: Store, views: str, name: str, message: str) -> None:
+    text = BROKEN.replace("{VIEWS}", views).replace("{NAME}", name).replace("{BODY}", "pass")
+    (here / "own.py").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        train(config(here, "entropy.toml", "objective.kind=own.py:Own"), here / "run", store=store)

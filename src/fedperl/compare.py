@@ -17,8 +17,9 @@ from fedperl.files import lock, write_durably
 from fedperl.machine import cores
 from fedperl.parallel import Job, run_jobs
 from fedperl.report.tables import comparison_markdown
+from fedperl.settings import research_note
 from fedperl.suite import Plan, Point, Suite, SuiteRun
-from fedperl.training import check_device, check_resumable, open_store
+from fedperl.training import check_device, check_finished, check_resumable, open_store
 
 Comparison = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -50,7 +51,10 @@ def compare(
                 open_store(job.config).save(job.store)
         # The longest first, so that no core waits at the end.
         waiting.sort(key=lambda job: (job.config.objective.kind == "supervised", -job.config.federation.rounds))
-        run_jobs(waiting, workers=workers or default_workers(plan), tick=tick)
+        failed = run_jobs(waiting, workers=workers or default_workers(plan), tick=tick)
+        needed = [name for name in failed if not _spare(name, plan, failed)]
+        if needed:
+            raise RunError("; ".join(f"{name}: {failed[name]}" for name in needed))
         found = _comparison(plan)
         write_durably(plan.out / FOUND, (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
         write_durably(plan.out / PRINTED, comparison_markdown(found).encode(), mode=0o644)
@@ -72,6 +76,13 @@ def rounds_done(job: Job) -> int:
     return lines // job.config.federation.cohort if job.config.federation.alone else lines
 
 
+def _spare(name: str, plan: Plan, failed: Mapping[str, str]) -> bool:
+    """Return whether a failed run is one point of a grid that has another whose runs are all there."""
+    run = next(point.run for point in plan.points if any(job.name == name for job in point.jobs.values()))
+    points = [point for point in plan.points if point.run is run]
+    return any(all(job.name not in failed for job in point.jobs.values()) for point in points)
+
+
 def _finished(job: Job) -> bool:
     """Return whether a run is finished.
 
@@ -81,7 +92,10 @@ def _finished(job: Job) -> bool:
     folder = RunFolder(job.out)
     if (job.out / "config.toml").exists():
         check_resumable(folder, job.config, resume=True)
-    return folder.read_results() is not None
+    if folder.read_results() is None:
+        return False
+    check_finished(folder, job.config)
+    return True
 
 
 def _comparison(plan: Plan) -> Comparison:
@@ -107,12 +121,16 @@ def _row(run: SuiteRun, points: list[Point], suite: Suite) -> Comparison:
     grid = None
     point = points[0]
     if run.grid is not None:
+        whole = [point for point in points if all(RunFolder(job.out).read_results() for job in point.jobs.values())]
+        failed = [_values_text(point.values) for point in points if point not in whole]
+        points = whole
         scores = [{seed: _validation(job, suite.choice) for seed, job in point.jobs.items()} for point in points]
         means = [statistics.fmean(by_seed.values()) for by_seed in scores]
         point = points[means.index(max(means))]
         grid = {
             "chosen": point.values,
             "validation_accuracy": max(means),
+            "failed": failed,
             "points": [
                 {"values": one.values, "validation_accuracy": mean, "by_seed": {str(k): v for k, v in by_seed.items()}}
                 for one, mean, by_seed in zip(points, means, scores, strict=True)
@@ -142,6 +160,10 @@ def _row(run: SuiteRun, points: list[Point], suite: Suite) -> Comparison:
         },
         "grid": grid,
         "peers": {size: peers[size] for size in sorted(peers, key=int)},
+        "partitions": sorted({str(found["partition"]) for found in results.values()}),
+        "rejected": sum(total["rejected"] for total in totals),
+        "void": sum(total["void"] for total in totals),
+        "research": research_note(next(iter(point.jobs.values())).config),
         "bytes_down": statistics.fmean(total.get("bytes_down", 0) for total in totals),
         "seconds": statistics.fmean(sum(found["seconds"].values()) for found in results.values()),
     }
@@ -150,11 +172,15 @@ def _row(run: SuiteRun, points: list[Point], suite: Suite) -> Comparison:
 def _difference(row: Comparison, baseline: Comparison, suite: Suite) -> Comparison | None:
     """Return a run's mean difference to the baseline on the clients that both have, with its interval."""
     both = [client for client in row["clients"] if client in baseline["clients"]]
-    if not both:
+    if not both or row["partitions"] != baseline["partitions"]:
         return None
     ours, theirs = (_values(of["test"], both, suite.metric) for of in (row, baseline))
     found = paired_interval(ours - theirs)
     return asdict(found) | {"excludes_zero": found.excludes_zero, "paired_on": both}
+
+
+def _values_text(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
 def _results(job: Job) -> Comparison:

@@ -147,6 +147,14 @@ def check_keys(table: Mapping[str, Any], section: type[BaseModel], source: str, 
             check_keys(value, inner, source, f"{prefix}{key}.")
 
 
+def flat(table: Mapping[str, Any], prefix: str = "") -> Table:
+    """Return a table of tables as one, with dotted keys."""
+    found: Table = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
 def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
     for name, field in section.model_fields.items():
@@ -171,5 +179,6 @@ def explain(error: ValidationError) -> str:
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal", "constrained")))
         message = problem["msg"].removeprefix("Value error, ")
-        problems.append(f"{where} = {problem['input']!r}: {message}" if where else message)
+        shown = where and not isinstance(problem["input"], Mapping)
+        problems.append(f"{where} = {problem['input']!r}: {message}" if shown else message)
     return "; ".join(problems)

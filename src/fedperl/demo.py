@@ -72,7 +72,9 @@ def _run_demo(out: Path, seed: int, rounds: int | None, tick: Callable[[list[Job
     jobs = [Job(name, configs[name], out / method, store) for name, method in METHODS.items()]
     # The longest first, so that no core waits at the end.
     order = sorted(jobs, key=lambda job: job.config.objective.kind == "supervised")
-    run_jobs(order, workers=min(cores(), len(jobs)), tick=lambda _: tick(jobs))
+    failed = run_jobs(order, workers=min(cores(), len(jobs)), tick=lambda _: tick(jobs))
+    if failed:
+        raise RunError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
     return {job.name: json.loads((job.out / "results.json").read_text()) for job in jobs}
 
 

@@ -34,12 +34,12 @@ class _Worker:
     answer: Connection
 
 
-def run_jobs(jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None]) -> None:
-    """Train every job, at most `workers` at a time; `tick` is told several times a second which are being trained.
+def run_jobs(jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None]) -> dict[str, str]:
+    """Train every job, at most `workers` at a time, and return why those failed that did, by name.
 
-    Raises:
-        FedPerlError: a run failed; the others are ended where they are and can be resumed.
+    A run that fails leaves the others alone; `tick` is told several times a second which are being trained.
     """
+    failed: dict[str, str] = {}
     context = multiprocessing.get_context("spawn")
     waiting, running = list(jobs), list[_Worker]()
     try:
@@ -54,21 +54,26 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], N
             time.sleep(0.2)
             tick([worker.job for worker in running])
             for worker in [w for w in running if not w.process.is_alive()]:
-                _check(worker)
+                reason = _reason(worker)
+                if reason:
+                    failed[worker.job.name] = reason
                 running.remove(worker)
     finally:
         for worker in running:
             worker.process.kill()
             worker.process.join()
+    return failed
 
 
-def _check(worker: _Worker) -> None:
+def _reason(worker: _Worker) -> str:
+    """Return why a run failed; nothing if it did not."""
     try:
-        raise RunError(f"{worker.job.name}: {worker.answer.recv()}")
+        return str(worker.answer.recv())
     except EOFError:  # it said nothing
-        pass
-    if worker.process.exitcode != 0:
-        raise RunError(f"{worker.job.name}: its process ended with code {worker.process.exitcode}; it can be resumed")
+        code = worker.process.exitcode or 0
+    if code < 0:
+        return f"its process was killed by signal {-code}; the same command goes on with it"
+    return f"its process ended with code {code}" if code else ""
 
 
 def _work(job: Job, answer: Connection) -> None:
@@ -91,7 +96,10 @@ def _work(job: Job, answer: Connection) -> None:
                 break
             except BusyError:  # the worker of a killed parent stops after the round it is in
                 if not wait:
-                    raise
+                    raise RunError(
+                        f"{job.out}: another process is working here; if it is left over from a command that was "
+                        "killed, it stops after the round it is in: try again then"
+                    ) from None
                 time.sleep(1.0)
     except (FedPerlError, OSError) as error:
         answer.send(str(error))

@@ -130,7 +130,7 @@ def of_clients_alone(config: Config, found: dict[int, Results]) -> Results:
     totals: dict[str, Any] = {key: 0 for key, value in first["totals"].items() if isinstance(value, int)} | {
         "peers": {}
     }
-    for key in ("client_rounds", "rejected", "void"):
+    for key in ("client_rounds", "accepted", "rejected", "void"):
         totals[key] = sum(one["totals"][key] for one in found.values())
     seconds = {key: round(sum(one["seconds"].get(key, 0.0) for one in found.values()), 3) for key in first["seconds"]}
     return first | {

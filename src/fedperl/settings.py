@@ -453,6 +453,11 @@ class Config(Section):
                 f"federation.quorum = {federation.quorum} is larger than federation.cohort = {federation.cohort}: "
                 "no round could ever count"
             )
+        if self.objective.start >= federation.rounds:
+            raise ValueError(
+                f"objective.start = {self.objective.start} leaves none of the {federation.rounds} rounds to unlabelled "
+                "images; wanted a smaller start or more rounds"
+            )
         if federation.alone and self.peer_learning:
             raise ValueError("federation.alone = true: a client by itself has no peers; wanted peers.selector = 'none'")
         if federation.alone and self.scenario.labels != "clients":
@@ -501,3 +506,12 @@ class Config(Section):
         if self.objective.labels == "all" and self.objective.kind != "supervised":
             raise ValueError("objective.labels = 'all' leaves nothing unlabelled; wanted kind = 'supervised'")
         return self
+
+
+def research_note(config: Config) -> str:
+    """Return what `privacy = "research"` lets happen in a run; nothing without it."""
+    if config.privacy != "research":
+        return ""
+    if config.raw_peers:
+        return "clients are sent other clients' models as they are"
+    return "the guards of quorum, shares and relations are off"

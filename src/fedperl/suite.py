@@ -9,7 +9,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedperl.config import Table, check_keys, config_hash, explain, merged, named, nearest, read_toml, resolve
+from fedperl.config import (
+    Table,
+    check_keys,
+    config_hash,
+    explain,
+    load_config,
+    merged,
+    named,
+    nearest,
+    read_toml,
+    resolve,
+)
 from fedperl.errors import ConfigError
 from fedperl.federation.messages import EVALUATION_NUMBERS
 from fedperl.files import digest
@@ -19,6 +30,8 @@ from fedperl.settings import Config, Section
 
 GIVEN = ("name", "method", "seed")
 """What the suite itself says of each run; no setting."""
+IMAGES_OF = ("data", "partition", "scenario")
+"""Sections that decide which images are trained and tested on."""
 IMAGES = "_images"
 """The folder of drawn images; no run's begins with an underscore."""
 
@@ -89,7 +102,7 @@ def plan_suite(
     """
     suite, source = _read_suite(what)
     if seeds is not None:
-        more = itertools.count(suite.seeds[-1] + 1)
+        more = itertools.count(max(suite.seeds) + 1)
         wanted = tuple(itertools.islice(itertools.chain(suite.seeds, more), seeds))
         suite = suite.model_copy(update={"seeds": wanted})
     _check_suite(suite, source)
@@ -160,6 +173,9 @@ def _points(run: SuiteRun, suite: Suite, source: str, out: Path, overrides: Sequ
     grid = {} if run.grid is None else dict(_flat(run.grid, where))
     if run.grid is not None and not grid:
         raise ConfigError(f'{where}: the grid is empty; wanted settings with values: "objective.tau" = [0.6, 0.9]')
+    for key in grid:
+        if key in GIVEN or key.split(".")[0] in IMAGES_OF or key == "federation.exclude":
+            raise ConfigError(f"{where}: grid: {key} decides what is compared, not how well; wanted other settings")
     points, seen = [], dict[str, str]()
     for chosen in itertools.product(*grid.values()):
         values = dict(zip(grid, chosen, strict=True))
@@ -172,6 +188,7 @@ def _points(run: SuiteRun, suite: Suite, source: str, out: Path, overrides: Sequ
                 raise ConfigError(f"{where}: {seen[mark]} and {text} are one point; is a value there twice, or --set?")
             seen[mark] = text
         folder = out / _slug(run.name) / place
+        configs = [_on_this_machine(config, folder / f"seed-{config.seed}") for config in configs]
         jobs = [Job(f"{run.name}{at}, seed {c.seed}", c, folder / f"seed-{c.seed}", _images(c, out)) for c in configs]
         points.append(Point(run, values, dict(zip(suite.seeds, jobs, strict=True))))
     return points
@@ -185,7 +202,7 @@ def _config(run: SuiteRun, values: Table, seed: int, suite: Suite, overrides: Se
     except ConfigError as error:  # of a method or a preset that is not there, it does not say where
         text = str(error)
         raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from None
-    for key in ("method", "seed"):
+    for key in GIVEN:
         if getattr(config, key) != own[key]:
             raise ConfigError(f"--set {key}={getattr(config, key)}: the suite gives every run its {key}")
     if config.federation.alone and suite.choice in ("global_best", "server_best"):
@@ -193,8 +210,16 @@ def _config(run: SuiteRun, values: Table, seed: int, suite: Suite, overrides: Se
             f"{where}: choice = {suite.choice!r} is of a global model, and these clients train alone; wanted "
             "'per_client_best' or 'last'"
         )
-    # What `train` would do; here, so that the folders can be checked before anything is trained.
-    return config if config.threads != "auto" else config.model_copy(update={"threads": cores()})
+    return config
+
+
+def _on_this_machine(config: Config, folder: Path) -> Config:
+    """Return the configuration with its threads settled: those of a run that is there already, or the machine's."""
+    if config.threads != "auto":
+        return config
+    started = folder / "config.toml"
+    threads = load_config(started).threads if started.exists() else cores()
+    return config.model_copy(update={"threads": threads})
 
 
 def _flat(grid: Mapping[str, Any], where: str, prefix: str = "") -> Iterable[tuple[str, list[Any]]]:

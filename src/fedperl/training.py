@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedperl import __version__
-from fedperl.config import config_hash
+from fedperl.config import config_hash, flat
 from fedperl.data.batches import auto_steps
 from fedperl.data.identity import from_text, hashed, identities
 from fedperl.data.manifest import UNLABELLED
@@ -65,6 +65,7 @@ def train(
     try:
         finished = folder.read_results()
         if finished is not None:
+            check_finished(folder, config)
             return finished
         threads = torch.get_num_threads()
         torch.set_num_threads(int(config.threads))
@@ -167,6 +168,8 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     rounds.run(watchers)
     results = final_results(rounds, clients, own, work, about)
     results |= {"partition": partition, "classes": json.loads(about["classes"])}
+    if config.objective.kind not in OBJECTIVES:
+        results["objective_file"] = digest_of(config.objective.kind)
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
     return results
@@ -244,15 +247,31 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device = {device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices")
 
 
+def check_finished(folder: RunFolder, config: Config) -> None:
+    """Refuse a finished run whose objective came from a file that is another now: its numbers are not this one's."""
+    if config.objective.kind in OBJECTIVES:
+        return
+    if (folder.read_results() or {}).get("objective_file") != digest_of(config.objective.kind):
+        raise RunError(
+            f"{folder.path}: was trained with another content of {config.objective.kind.rpartition(':')[0]}; "
+            "wanted the same file, or another folder"
+        )
+
+
 def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
     """Refuse a folder whose run is not to be gone on with, or was started with other settings."""
     if not resume:
         raise RunError(f"{folder.path}: holds a run already; go on with --resume or choose another folder")
     before = folder.read_config()
     if config_hash(before) != config_hash(config):
-        old, new = before.model_dump(), config.model_dump()
-        differing = [key for key in old if old[key] != new[key] and key not in ("name", "written_by")]
-        raise RunError(f"{folder.path}: its run was started with other settings in {', '.join(differing)}")
+        old, new = flat(before.model_dump()), flat(config.model_dump())
+        other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
+        differing = sorted(key for key in other if key not in ("name", "written_by"))
+        raise RunError(
+            f"{folder.path}: its run was started with other settings: "
+            + ", ".join(f"{key} = {old.get(key)!r}, now {new.get(key)!r}" for key in differing[:5])
+            + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+        )
 
 
 def _members(config: Config, store: Store) -> list[int]:

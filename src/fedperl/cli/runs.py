@@ -58,6 +58,7 @@ def train(
     from fedperl.config import load_config
     from fedperl.federation.run_folder import RunFolder
     from fedperl.report.tables import runs_table, time_line
+    from fedperl.settings import research_note
     from fedperl.training import train as train_run
 
     loaded = None
@@ -70,9 +71,10 @@ def train(
         loaded = load_config(folder / "config.toml", settings or []) if settings else RunFolder(folder).read_config()
     elif resume:
         RunFolder(folder).read_config()  # refuses a folder without a run
-    if loaded.privacy == "research":
-        what = "clients are sent other clients' models as they are" if loaded.raw_peers else "guards are off"
+    if what := research_note(loaded):
         print(f"privacy = 'research': not for real patients; {what}", file=sys.stderr)
+    if loaded.peer_learning and max(loaded.peers.warmup + 1, loaded.peers.every) > loaded.federation.rounds:
+        print("peers.warmup or peers.every: no client gets a peer in so few rounds", file=sys.stderr)
     try:
         with rounds_bar(hidden=quiet or as_json) as progress:
             bar = progress.add_task(loaded.name, total=loaded.federation.rounds, accuracy="")

@@ -32,13 +32,14 @@ def compare(
     from fedperl.compare import compare as compare_runs
     from fedperl.compare import default_workers
     from fedperl.report.tables import comparison_markdown, comparison_notes, comparison_table
+    from fedperl.settings import research_note
     from fedperl.suite import plan_suite
 
     plan = plan_suite(suite, out, seeds=seeds, overrides=settings or [])
     side_by_side, silent = workers or default_workers(plan), quiet or as_json or markdown
-    research = sorted({job.config.method for job in plan.jobs if job.config.privacy == "research"})
-    if research:
-        print(f"privacy = 'research': not for real patients; in {', '.join(research)}", file=sys.stderr)
+    for name, what in {p.run.name: research_note(next(iter(p.jobs.values())).config) for p in plan.points}.items():
+        if what:
+            print(f"{name}: privacy = 'research': not for real patients; {what}", file=sys.stderr)
     if not silent:
         console.print(f"{len(plan.jobs)} runs, {side_by_side} at a time, in {plan.out}", markup=False)
     try:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
+from fedperl.errors import RunError
 from fedperl.federation.client import BATCH_NORM, Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import StateFiles
@@ -42,7 +43,13 @@ class LocalExchange:
         for task in tasks:
             with self.watch.measure("validation"):
                 state = self.past.at(task.client, task.model.round)
-                evaluation = self.clients[task.client].evaluate(task, state)
+                try:
+                    evaluation = self.clients[task.client].evaluate(task, state)
+                except ValueError as error:
+                    raise RunError(
+                        f"the global model of round {task.model.round} cannot be evaluated at client {task.client}: "
+                        f"{error}; a run that diverges wants a smaller optimizer.lr"
+                    ) from None
             yield evaluation
 
     def keep(self, rounds: set[int]) -> None:

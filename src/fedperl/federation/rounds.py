@@ -69,7 +69,7 @@ class Rounds:
         self.selection = Selection()
         self.round = 0
         self.totals: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0, "bytes_evaluation": 0, "void": 0}
-        self.totals |= {"rejected": 0, "client_rounds": 0, "with_peer": 0, "peers": {}}
+        self.totals |= {"rejected": 0, "accepted": 0, "client_rounds": 0, "with_peer": 0, "peers": {}}
 
     def restore(self) -> None:
         """Go back to the last committed round, or commit the start."""
@@ -84,7 +84,7 @@ class Rounds:
                 other = (
                     "its configuration is another"
                     if what == "run"
-                    else "its images, labels, partition or starting weights are others"
+                    else "its images, labels, partition, starting weights or objective's file are others"
                 )
                 raise RunError(f"{self.folder.path}: cannot go on: {other} than when the run was started")
         self.round = content["round"]
@@ -102,6 +102,9 @@ class Rounds:
         watchers, rounds = list(watchers), self.server.config.federation.rounds
         while self.round < rounds:
             accuracy, summary = self._one(self.round + 1)
+            if not self.totals["accepted"]:
+                reasons = "; ".join(f"client {c}: {reason}" for c, reason in sorted(summary.rejected.items()))
+                raise RunError(f"round {summary.round}: no client has sent an update that could be used ({reasons})")
             for watcher in watchers:
                 watcher(Progress(self.round, rounds, accuracy, summary))
 
@@ -140,6 +143,7 @@ class Rounds:
         totals["bytes_evaluation"] += evaluations * model
         totals["void"] += summary.void
         totals["rejected"] += len(summary.rejected)
+        totals["accepted"] += len(summary.accepted)
         totals["client_rounds"] += len(summary.cohort)
         totals["with_peer"] += sum(bool(members) for members in summary.committees.values())
         for client in summary.kept:  # where peers could help

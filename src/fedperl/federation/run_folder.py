@@ -31,6 +31,8 @@ class RunFolder:
         Raises:
             RunError: another process is working in the folder, or it cannot be written.
         """
+        if (self.path / "comparison.json").exists() or (self.path / "_lock").exists():
+            raise RunError(f"{self.path}: holds a suite of runs; choose another folder for a single run")
         try:
             (self.path / "models").mkdir(parents=True, exist_ok=True)
             self.state.mkdir(exist_ok=True, mode=0o700)

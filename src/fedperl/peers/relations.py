@@ -24,6 +24,8 @@ def average_relation(matrices: Sequence[Tensor | None], *, fewest: int) -> Tenso
 
 def find_relation_fault(matrix: Tensor, classes: int) -> str | None:
     """Return what is wrong with a relation matrix that a client sent, or None."""
+    if not isinstance(matrix, Tensor):
+        return f"its relation matrix is a {type(matrix).__name__}; wanted a tensor"
     if matrix.shape != (classes, classes) or matrix.dtype != torch.float32:
         return f"its relation matrix is {matrix.dtype} {tuple(matrix.shape)}; wanted float32 {(classes, classes)}"
     if not torch.isfinite(matrix).all() or (matrix < 0).any():

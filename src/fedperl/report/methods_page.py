@@ -9,7 +9,7 @@ HEAD = """# Methods
 
 Every method is a composition of shared parts: an objective at the client, a selector and a policy that choose its peers, anonymized or not, an aggregator at the server, and options. Each is one short file in `src/fedperl/methods`; a configuration names it with `method = "..."` and may override any of it ([extending.md](extending.md) shows how to add one, [comparing.md](comparing.md) how to put several on one split). All run on the same loop: the same backbone, images, cohorts and numbers of steps, whatever their own papers used.
 
-This page is printed by `fedperl methods --markdown`. T, rho and the other numbers are the files' defaults: the paper's rows with T = 1 to 5 are `fedperl_raw` with `peers.T` set, those with T = 2 to 5 and anonymization are `fedperl`; rho = 0.75, 0.85 and 0.95 are `gate.rho`. FedAvg-SL, FedAvg-FixMatch and so on of the proof of concept are `upper`, `ssfl` and so on; its network, optimiser, weights of the losses (tau 0.85, ten times the labelled loss, beta 1) and clean weak views are set in the configuration.
+This page is printed by `fedperl methods --markdown`. T, rho and the other numbers are the files' defaults: the paper's rows with T = 1 to 5 are `fedperl_raw` with `peers.T` set, those with T = 2 to 5 and anonymization are `fedperl`; rho = 0.75, 0.85 and 0.95 are `gate.rho` (0.85 where nothing is set). FedAvg-SL, FedAvg-FixMatch and so on of the proof of concept are `upper`, `ssfl` and so on; its network, optimiser, weights of the losses (tau 0.85, ten times the labelled loss, beta 1) and clean weak views are set in the configuration.
 
 Without anonymization one client's model reaches another as it is: those methods set `privacy = "research"`, run on the local engine alone, and say so on the screen.
 
@@ -34,7 +34,7 @@ def _composition(method: Method, config: Config) -> list[str]:
     objective, peers, federation = config.objective, config.peers, config.federation
     kind = objective.kind + (" on all labels" if objective.labels == "all" else "")
     aggregator = "none: each client alone" if federation.alone else federation.aggregator
-    shown = {"kind", "labels", "selector", "policy", "anonymize", "aggregator", "alone", "privacy"}
+    shown = {"kind", "labels", "selector", "policy", "anonymize", "aggregator", "alone", "privacy", "T"}
     options = ", ".join(
         f"`{key} = {value}`" for key, value in _flat(method.settings) if key.split(".")[-1] not in shown
     )

@@ -21,7 +21,12 @@ CHOICES = {"per_client_best": "best/client", "global_best": "best overall", "las
 
 
 def runs_table(runs: Mapping[str, Results], choice: str = "per_client_best") -> Table:
-    """Return one row a run: its numbers on the clients' test images, mean (median) ± std over clients."""
+    """Return one row a run: its numbers on the clients' test images, mean (median) ± std over clients.
+
+    A choice that some run does not have, as where clients trained alone or the server alone tests, is left for another.
+    """
+    shared = [name for name in (choice, *CHOICES) if all(name in results["over_clients"] for results in runs.values())]
+    choice = shared[0]
     table = Table(title=f"Test images, mean (median) ± std over clients; model: {CHOICES[choice]}")
     others = [other for other in CHOICES if other != choice]
     table.add_column("method", no_wrap=True)
@@ -34,7 +39,7 @@ def runs_table(runs: Mapping[str, Results], choice: str = "per_client_best") -> 
         over, totals = results["over_clients"], results["totals"]
         cells = [_spread(over[choice][columns[0]])]
         cells += [f"{over[choice][column]['mean']:.3f}" for column in columns[1:]]
-        cells += [f"{over[other]['weighted_f1']['mean']:.3f}" for other in others]
+        cells += [f"{over[other]['weighted_f1']['mean']:.3f}" if other in over else "·" for other in others]
         cells.append(f"{totals['bytes_down'] / 1e6:.0f}/{totals['bytes_up'] / 1e6:.0f}")
         table.add_row(name, *cells)
     return table
@@ -236,12 +241,12 @@ def comparison_notes(found: Results) -> list[str]:
     else:
         lines.append("Difference: of a single pair of numbers, so without an interval.")
     if any(run["peers"] for run in runs):
-        lines.append("Peers: of the client-rounds after the warm-up. MB down: to train, mean over the seeds.")
+        lines.append("Peers: of the client-rounds in which peers could help. MB down: to train, mean over the seeds.")
     for run in runs:
         pairs = None if run["difference"] is None else run["difference"]["paired_on"]
         if run is not baseline and pairs is None:
             lines.append(
-                f"{run['name']}: no difference, since it and the baseline were not tested on the same clients."
+                f"{run['name']}: no difference, since it and the baseline were tested on other clients or images."
             )
         elif pairs is not None and (pairs != run["clients"] or pairs != baseline["clients"]):
             lines.append(f"{run['name']}: the difference is over the {_many(len(pairs), 'client')} that both have.")
@@ -249,9 +254,21 @@ def comparison_notes(found: Results) -> list[str]:
             values = ", ".join(f"{key} = {value}" for key, value in run["grid"]["chosen"].items())
             lines.append(
                 f"{run['name']}: {values}, chosen on validation images out of {len(run['grid']['points'])} points "
-                f"(accuracy {run['grid']['validation_accuracy']:.3f})."
+                f"(accuracy {run['grid']['validation_accuracy']:.3f}{_tied(run['grid'])})."
             )
+            lines += [f"{run['name']}: {point} failed and was not chosen from." for point in run["grid"]["failed"]]
+        if run["rejected"] or run["void"]:
+            lines.append(
+                f"{run['name']}: {run['rejected']} updates rejected or missing, {run['void']} rounds void; see metrics."
+            )
+        if run["research"]:
+            lines.append(f"{run['name']}: privacy = 'research', not for real patients; {run['research']}.")
     return lines
+
+
+def _tied(grid: Mapping[str, Any]) -> str:
+    best = sum(point["validation_accuracy"] == grid["validation_accuracy"] for point in grid["points"])
+    return f", as {best - 1} other{'s' if best > 2 else ''}; the first was taken" if best > 1 else ""
 
 
 def _comparison_cells(found: Results) -> tuple[str, list[str], list[list[str]]]:

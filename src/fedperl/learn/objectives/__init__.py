@@ -3,6 +3,10 @@
 A researcher's own is named by its file, `my_objective.py:MyObjective` (docs/extending.md).
 """
 
+from inspect import isabstract
+from typing import get_args
+
+from fedperl.errors import ConfigError
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective, View
 from fedperl.learn.objectives.cbafed import CBAFed
 from fedperl.learn.objectives.fedirm import FedIRM, FixMatchIRM
@@ -51,7 +55,14 @@ def find_objective(kind: str) -> type[Objective]:
     Raises:
         ConfigError: it is to come from a file, and the file has no such class.
     """
-    return _BY_KIND[kind] if kind in OBJECTIVES else load(kind, Objective)  # type: ignore[type-abstract]
+    if kind in OBJECTIVES:
+        return _BY_KIND[kind]
+    found = load(kind, Objective)  # type: ignore[type-abstract]
+    unknown = sorted(set(found.views) - set(get_args(View)))
+    if unknown or isabstract(found):
+        what = f"views has {unknown[0]!r}; wanted of {', '.join(get_args(View))}" if unknown else "it has no __call__"
+        raise ConfigError(f"{kind!r}: {what}")
+    return found
 
 
 def build_objective(settings: ObjectiveSettings, context: Context) -> Objective:
