@@ -226,7 +226,7 @@ def test_a_client_that_was_seen_is_refused(tmp_path: Path, hospitals: Store) -> 
         evaluate(tmp_path / "run", hospitals, source="nothing")
     with pytest.raises(DataError, match=r"holds images of 24 px; .* was trained on 16 px"):
         evaluate(tmp_path / "run", unseen_hospital(size=24, images=60))
-    with pytest.raises(RunError, match="no such model; there are client_0_best"):
+    with pytest.raises(RunError, match="no such model; choose with --model: client_0_best"):
         evaluate(tmp_path / "run", unseen_hospital(size=16, images=60), model="best")
     with pytest.raises(DataError, match="the classes of the images are A, B, C"):
         evaluate(tmp_path / "run", small_store())

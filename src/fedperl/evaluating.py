@@ -85,7 +85,9 @@ def evaluate(
     path = run / "models" / f"{model}.safetensors"
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in (run / "models").glob("*.safetensors")))
-        raise RunError(f"{path}: no such model; {f'there are {there}' if there else 'the run has not finished'}")
+        raise RunError(
+            f"{path}: no such model; {f'choose with --model: {there}' if there else 'the run has not finished'}"
+        )
     about = read_metadata(path)
     try:
         classes, size, scale = tuple(json.loads(about["classes"])), int(about["size"]), about["input"]

@@ -1,10 +1,13 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from fedperl.evaluate import classification, confusion_matrix, peer_share, spread
+from fedperl.evaluate import classification, confusion_matrix
+from tests.evaluate.predictions import Floats, Labels, drawn
 
 
 @settings(max_examples=100, deadline=None)
@@ -42,14 +45,45 @@ def test_bad_arguments() -> None:
         classification(np.array([-100, 1]), np.eye(2))
 
 
-def test_spread_is_the_populations() -> None:
-    found = spread([0.1, 0.2, 0.6])
-    assert [found.mean, found.median] == pytest.approx([0.3, 0.2])
-    assert found.std == pytest.approx((((0.2) ** 2 + 0.1**2 + 0.3**2) / 3) ** 0.5)
-    assert str(found) == "0.300 (0.200) ± 0.216"
+@settings(max_examples=80, deadline=None)
+@given(drawn(60))
+def test_classes_equal_scikit_learn(images: tuple[Labels, Floats]) -> None:
+    truth, probabilities = images
+    labels = range(probabilities.shape[1])
+    predicted = probabilities.argmax(axis=1)
+    found = classification(truth, probabilities)
+    references = metrics.precision_recall_fscore_support(truth, predicted, labels=labels, zero_division=0)
+    for label, one, precision, recall, f1, support in zip(labels, found.per_class, *references, strict=True):
+        assert (one.support, one.predicted) == (support, (predicted == label).sum())
+        if not support:
+            assert (one.precision, one.recall, one.f1) == (None, None, None)
+        else:
+            assert (one.precision, one.recall, one.f1) == pytest.approx((precision, recall, f1))
+    assert np.array(found.confusion).tolist() == metrics.confusion_matrix(truth, predicted, labels=labels).tolist()
+    present = [one.f1 for one in found.per_class if one.f1 is not None]
+    assert found.macro_f1 == pytest.approx(np.mean(present))
 
 
-def test_peer_share() -> None:
-    frequency = {0: {1: 3, 2: 1}, 1: {0: 2}, 2: {0: 9}}
-    assert peer_share(frequency, [0, 1]) == pytest.approx(5 / 6)
-    assert peer_share(frequency, [5]) is None
+def test_what_a_client_tells_has_no_single_class() -> None:
+    """A client's evaluation may carry these names alone (federation/messages.py); the rest is for where images are."""
+    found = classification(np.array([0, 2, 2]), np.eye(3)[[0, 2, 0]])
+    averages = {f"{average}_{name}" for average in ("weighted", "macro") for name in ("f1", "precision", "recall")}
+    assert set(found.to_dict()) == {"images", "accuracy", "balanced_accuracy"} | averages
+    full = json.loads(json.dumps(found.to_full_dict()))
+    assert {name: full[name] for name in found.to_dict()} == found.to_dict()
+    assert full["confusion"] == [[1, 0, 0], [0, 0, 0], [1, 0, 1]]
+    assert full["per_class"][1] == {"support": 0, "predicted": 0, "precision": None, "recall": None, "f1": None}
+    assert full["per_class"][2] == {
+        "support": 2,
+        "predicted": 1,
+        "precision": 1,
+        "recall": 0.5,
+        "f1": pytest.approx(2 / 3),
+    }
+
+
+def test_narrow_labels_do_not_overflow() -> None:
+    labels = np.arange(200, dtype=np.uint8)
+    assert (confusion_matrix(labels, labels, 200) == np.eye(200)).all()
+    with pytest.raises(ValueError, match="truth: wanted integers, the classes' numbers, found float64"):
+        confusion_matrix(labels / 2, labels, 200)  # type: ignore[arg-type]

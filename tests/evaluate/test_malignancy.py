@@ -8,18 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from fedperl.evaluate.malignancy import MALIGNANT, Reading, auprc, auroc, malignancy, malignant_classes
+from fedperl.evaluate.malignancy import MALIGNANT, Reading, malignancy, malignant_classes, malignant_score
 
 EIGHT = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 MASK = malignant_classes(EIGHT)
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-
-
-def pairwise(truth: Bools, score: Floats) -> float:
-    wins = [float(p > n) + 0.5 * float(p == n) for p in score[truth] for n in score[~truth]]
-    return sum(wins) / len(wins)
 
 
 def check_reading(reading: Reading, truth: Bools, predicted: Bools) -> None:
@@ -64,24 +59,6 @@ def test_equals_scikit_learn(seed: int, n: int, share: float, tied: bool) -> Non
         check(truth, probabilities)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=2, max_size=40))
-def test_ranking_equals_every_pair_and_scikit_learn(images: list[tuple[bool, int]]) -> None:
-    truth, score = np.array([t for t, _ in images]), np.array([s / 7 for _, s in images])
-    if truth.all() or not truth.any():
-        assert (auroc(truth, score), auprc(truth, score)) == (None, None)
-        return
-    assert auroc(truth, score) == pytest.approx(pairwise(truth, score))
-    assert auroc(truth, score) == pytest.approx(metrics.roc_auc_score(truth, score))
-    assert auprc(truth, score) == pytest.approx(metrics.average_precision_score(truth, score))
-
-
-def test_one_score_for_all_ranks_by_chance() -> None:
-    truth = np.array([True, False, False, False])
-    assert auroc(truth, np.full(4, 0.3)) == 0.5
-    assert auprc(truth, np.full(4, 0.3)) == 0.25
-
-
 def test_the_readings_differ() -> None:
     # NV is the most probable class, yet the malignant ones hold 0.6 together.
     row = dict(zip(EIGHT, [0.2, 0.4, 0.15, 0.15, 0.0, 0.0, 0.0, 0.1], strict=True))
@@ -106,6 +83,12 @@ def test_all_right_and_all_wrong() -> None:
         assert set(vars(reading).values()) == {0.0}
     assert (right.auroc, right.auprc, wrong.auroc) == (1, 1, 0)
     assert wrong.auprc == pytest.approx(1 / 3)
+
+
+def test_the_score_is_the_malignant_classes_together() -> None:
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(8), size=5).astype(np.float32)
+    expected = [sum(float(row[k]) for k in range(8) if EIGHT[k] in MALIGNANT) for row in probabilities]
+    assert malignant_score(probabilities, MASK) == pytest.approx(expected)
 
 
 def test_to_dict_is_json() -> None:
@@ -142,14 +125,3 @@ def test_malignant_classes() -> None:
 def test_bad_arguments(truth: Bools, probabilities: Floats, malignant: Bools, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         malignancy(truth, probabilities, malignant)
-
-
-@pytest.mark.parametrize("rank", [auroc, auprc])
-def test_bad_scores(rank: object) -> None:
-    assert callable(rank)
-    with pytest.raises(ValueError, match="1 values are not finite"):
-        rank(np.array([True, False]), np.array([0.5, np.inf]))
-    with pytest.raises(ValueError, match="one length > 0"):
-        rank(np.array([True, False]), np.array([0.5]))
-    with pytest.raises(ValueError, match="wanted bool"):
-        rank(np.array([1, 0]), np.array([0.5, 0.1]))

@@ -1,17 +1,126 @@
 """Arrays in, numbers out."""
 
-from fedperl.evaluate.classification import Classification, classification, confusion_matrix
-from fedperl.evaluate.communities import peer_share
+from fedperl.evaluate.bootstrap import (
+    BootstrapInterval,
+    bootstrap_counts,
+    bootstrap_interval,
+    main_intervals,
+    main_statistics,
+)
+from fedperl.evaluate.calibration import Bin, Calibration, calibration
+from fedperl.evaluate.classification import Classification, OfClass, classification, confusion_matrix
+from fedperl.evaluate.communities import (
+    EarlyLate,
+    HeatMap,
+    Purity,
+    early_and_late,
+    heat_map,
+    peer_counts,
+    peer_share,
+    purity,
+)
+from fedperl.evaluate.improvement import ac_paper, additional_cost, relative_improvement
+from fedperl.evaluate.operating_points import (
+    OperatingPoint,
+    OperatingPoints,
+    at_threshold,
+    operating_points,
+    sensitivity_at_specificity,
+    specificity_at_sensitivity,
+)
 from fedperl.evaluate.paired import Interval, paired_interval
-from fedperl.evaluate.summary import Spread, spread
+from fedperl.evaluate.ranking import (
+    Curve,
+    OneVsRest,
+    auprc,
+    auroc,
+    binary_auprc,
+    binary_auroc,
+    precision_recall_curve,
+    precision_recall_curves,
+    roc_curve,
+    roc_curves,
+)
+from fedperl.evaluate.scaling import (
+    TemperatureScaling,
+    apply_temperature,
+    fit_temperature,
+    fit_temperature_to_logits,
+    softmax,
+    temperature_scaling,
+)
+from fedperl.evaluate.selective import (
+    AtRisk,
+    GuaranteedRisk,
+    RiskCoverage,
+    risk_coverage,
+    selective_guaranteed_risk,
+    threshold_at_risk,
+)
+from fedperl.evaluate.subgroups import Subgroup, Subgroups, age_bands, subgroups
+from fedperl.evaluate.summary import Extremes, Spread, extremes, spread, spread_without
 
 __all__ = [
+    "AtRisk",
+    "Bin",
+    "BootstrapInterval",
+    "Calibration",
     "Classification",
+    "Curve",
+    "EarlyLate",
+    "Extremes",
+    "GuaranteedRisk",
+    "HeatMap",
     "Interval",
+    "OfClass",
+    "OneVsRest",
+    "OperatingPoint",
+    "OperatingPoints",
+    "Purity",
+    "RiskCoverage",
     "Spread",
+    "Subgroup",
+    "Subgroups",
+    "TemperatureScaling",
+    "ac_paper",
+    "additional_cost",
+    "age_bands",
+    "apply_temperature",
+    "at_threshold",
+    "auprc",
+    "auroc",
+    "binary_auprc",
+    "binary_auroc",
+    "bootstrap_counts",
+    "bootstrap_interval",
+    "calibration",
     "classification",
     "confusion_matrix",
+    "early_and_late",
+    "extremes",
+    "fit_temperature",
+    "fit_temperature_to_logits",
+    "heat_map",
+    "main_intervals",
+    "main_statistics",
+    "operating_points",
     "paired_interval",
+    "peer_counts",
     "peer_share",
+    "precision_recall_curve",
+    "precision_recall_curves",
+    "purity",
+    "relative_improvement",
+    "risk_coverage",
+    "roc_curve",
+    "roc_curves",
+    "selective_guaranteed_risk",
+    "sensitivity_at_specificity",
+    "softmax",
+    "specificity_at_sensitivity",
     "spread",
+    "spread_without",
+    "subgroups",
+    "temperature_scaling",
+    "threshold_at_risk",
 ]

@@ -9,16 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fedperl.evaluate.classification import Counts, confusion_matrix, from_confusion
-
-Mask = npt.NDArray[np.bool_]
-Scores = npt.NDArray[np.floating]
+from fedperl.evaluate.classification import Counts, Floats, check_probabilities, confusion_matrix, from_confusion
+from fedperl.evaluate.ranking import Mask, Scores, binary_auprc, binary_auroc, check_mask
 
 MALIGNANT = ("MEL", "BCC", "AK", "SCC")
 THRESHOLD = 0.5
-ROUNDING = 1e-2  # rows of half-precision probabilities sum to 1 only so far
 
 
 @dataclass(frozen=True)
@@ -81,58 +77,20 @@ def malignancy(truth: Mask, probabilities: Scores, malignant: Mask) -> Malignanc
     """
     truth, probabilities, malignant = np.asarray(truth), np.asarray(probabilities), np.asarray(malignant)
     _check(truth, probabilities, malignant)
-    score = probabilities[:, malignant].sum(axis=1, dtype=np.float64)
+    score = malignant_score(probabilities, malignant)
     return Malignancy(
         images=len(truth),
         malignant=int(truth.sum()),
         argmax_then_group=_reading(truth, malignant[probabilities.argmax(axis=1)]),
         sum_then_threshold=_reading(truth, score >= THRESHOLD),
-        auroc=auroc(truth, score),
-        auprc=auprc(truth, score),
+        auroc=binary_auroc(truth, score),
+        auprc=binary_auprc(truth, score),
     )
 
 
-def auroc(truth: Mask, score: Scores) -> float | None:
-    """Return the chance that a positive scores above a negative, ties half; None without both.
-
-    Raises:
-        ValueError: no image, shapes or types that do not fit, or a score that is not finite.
-    """
-    positives, negatives = _by_score(truth, score)
-    pairs = int(positives.sum()) * int(negatives.sum())
-    if not pairs:
-        return None
-    below = negatives.cumsum() - negatives
-    return float((positives * (2 * below + negatives)).sum() / (2 * pairs))
-
-
-def auprc(truth: Mask, score: Scores) -> float | None:
-    """Return the average precision: precision at each distinct score, weighted by the recall it adds; None as above.
-
-    Equal scores enter together and nothing is interpolated, as in scikit-learn. A model that knows nothing reaches
-    the share of positives, not 0.5.
-
-    Raises:
-        ValueError: no image, shapes or types that do not fit, or a score that is not finite.
-    """
-    positives, negatives = (counts[::-1] for counts in _by_score(truth, score))
-    if not positives.any() or not negatives.any():
-        return None
-    found = positives.cumsum()
-    precision = found / (found + negatives.cumsum())
-    return float((positives * precision).sum() / found[-1])
-
-
-def _by_score(truth: Mask, score: Scores) -> tuple[Counts, Counts]:
-    """Return the numbers of positives and of negatives at each distinct score, the lowest first."""
-    truth, score = np.asarray(truth), np.asarray(score)
-    if truth.ndim != 1 or truth.shape != score.shape or not len(truth):
-        raise ValueError(f"wanted two vectors of one length > 0, found {truth.shape} and {score.shape}")
-    _check_truth(truth)
-    if not np.isfinite(score).all():
-        raise ValueError(f"score: {np.count_nonzero(~np.isfinite(score))} values are not finite")
-    values, place = np.unique(score, return_inverse=True)
-    return np.bincount(place[truth], minlength=len(values)), np.bincount(place[~truth], minlength=len(values))
+def malignant_score(probabilities: Scores, malignant: Mask) -> Floats:
+    """Return the summed probability of the malignant classes of each image, (n,)."""
+    return np.asarray(probabilities[:, malignant].sum(axis=1, dtype=np.float64))
 
 
 def _reading(truth: Mask, predicted: Mask) -> Reading:
@@ -155,22 +113,10 @@ def _ratio(numerator: int, denominator: int) -> float:
 def _check(truth: Mask, probabilities: Scores, malignant: Mask) -> None:
     if truth.ndim != 1 or probabilities.ndim != 2 or len(truth) != len(probabilities) or not len(truth):
         raise ValueError(f"wanted (n,) and (n, classes) with n > 0, found {truth.shape} and {probabilities.shape}")
-    _check_truth(truth)
+    check_mask(truth)
     if malignant.dtype != np.bool_ or malignant.shape != probabilities.shape[1:]:
         wanted = f"bool ({probabilities.shape[1]},)"
         raise ValueError(f"malignant: wanted {wanted}, found {malignant.dtype} {malignant.shape}")
     if malignant.all() or not malignant.any():
         raise ValueError("malignant: wanted both malignant and benign classes, found one kind only")
-    rows = np.isfinite(probabilities).all(axis=1)
-    if not rows.all():
-        raise ValueError(f"probabilities: not finite in row {int(rows.argmin())}")
-    sums = probabilities.sum(axis=1, dtype=np.float64)
-    rows = (probabilities >= 0).all(axis=1) & (np.abs(sums - 1) <= ROUNDING)
-    if not rows.all():
-        raise ValueError(f"probabilities: row {int(rows.argmin())} is not 0 or more, summing to 1; are these logits?")
-
-
-def _check_truth(truth: Mask) -> None:
-    # Class numbers would pass as indices and count something else.
-    if truth.dtype != np.bool_:
-        raise ValueError(f"truth: wanted bool (malignant or not), found {truth.dtype}")
+    check_probabilities(probabilities)

@@ -1,0 +1,98 @@
+"""Counts in bins against the exact metrics: equal where every probability is a bin's own, near elsewhere."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedperl.evaluate import auprc, auroc, calibration, classification, risk_coverage, threshold_at_risk
+from fedperl.evaluate.binned import BINS, BinnedSums, binned_sums
+from fedperl.evaluate.classification import Floats, Labels
+
+CLASSES = 4
+
+
+def predictions(seed: int, n: int = 300, *, on_grid: bool = False) -> tuple[Labels, Floats]:
+    generator = np.random.default_rng(seed)
+    truth = generator.integers(0, CLASSES, n)
+    logits = generator.normal(size=(n, CLASSES)) + 1.5 * np.eye(CLASSES)[truth]
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    if on_grid:  # whole two-hundredths, in the middle of their bins, summing to about 1
+        probabilities = (np.floor(probabilities * BINS).clip(0, BINS - 1) + 0.5) / BINS
+    return truth, probabilities
+
+
+def test_equal_to_the_exact_metrics_where_probabilities_lie_on_the_bins() -> None:
+    truth, probabilities = predictions(1, on_grid=True)
+    sums = binned_sums(truth, probabilities)
+    assert sums.images == 300
+    assert sums.classification() == classification(truth, probabilities)
+    exact = auroc(truth, probabilities).per_class
+    precise = auprc(truth, probabilities).per_class
+    for label in range(CLASSES):
+        assert sums.auroc(label) == pytest.approx(exact[label])
+        assert sums.average_precision(label) == pytest.approx(precise[label])
+    curve = risk_coverage(truth, probabilities)
+    coverages, risks, _ = sums.risk_coverage()
+    assert coverages[-1] == 1.0
+    assert risks[-1] == pytest.approx(curve.risk)
+    for wanted in (0.05, 0.1, 0.2):
+        ours, theirs = sums.threshold_at_risk(wanted), threshold_at_risk(truth, probabilities, wanted).threshold
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            assert ours == pytest.approx(theirs, abs=1 / BINS)
+
+
+def test_near_to_the_exact_metrics_elsewhere() -> None:
+    truth, probabilities = predictions(2, 2000)
+    sums = binned_sums(truth, probabilities)
+    for label in range(CLASSES):
+        assert sums.auroc(label) == pytest.approx(auroc(truth, probabilities).per_class[label], abs=0.005)
+        assert sums.average_precision(label) == pytest.approx(auprc(truth, probabilities).per_class[label], abs=0.02)
+    exact = calibration(truth, probabilities, binning="equal_width", bins=10)
+    assert sums.ece(10) == pytest.approx(exact.ece, abs=1e-9)  # 200 bins make 10 whole ones
+    assert [b["images"] for b in sums.reliability(10)] == [b.images for b in exact.bins if b.images]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 9999), st.integers(1, 60), st.integers(1, 60))
+def test_sums_of_two_clients_are_the_sums_of_all_their_images(seed: int, n: int, m: int) -> None:
+    (y1, p1), (y2, p2) = predictions(seed, n), predictions(seed + 1, m)
+    together = binned_sums(np.concatenate([y1, y2]), np.concatenate([p1, p2]))
+    added = binned_sums(y1, p1) + binned_sums(y2, p2)
+    for name in ("confusion", "confidence", "scores"):
+        assert np.array_equal(getattr(added, name), getattr(together, name))
+    assert np.allclose(added.total_confidence, together.total_confidence)
+    again = BinnedSums.from_dict(json.loads(json.dumps(added.to_dict())))
+    assert np.array_equal(again.scores, added.scores)
+    assert again.ece() == pytest.approx(added.ece(), abs=1e-5)
+
+
+def test_degenerate_inputs() -> None:
+    sure = np.eye(CLASSES)[[0, 0, 1]]
+    right, wrong = binned_sums(np.array([0, 0, 1]), sure), binned_sums(np.array([1, 2, 3]), sure)
+    assert right.threshold_at_risk(0.0) == pytest.approx(1 - 1 / BINS)
+    assert wrong.threshold_at_risk(0.5) is None
+    assert right.auroc(3) is None
+    assert right.average_precision(3) is None
+    assert right.auroc(0) == 1.0
+    none = binned_sums(np.array([], dtype=np.int64), np.zeros((0, CLASSES)))
+    assert none.images == 0
+    assert none.ece() == 0.0
+    assert none.threshold_at_risk(0.1) is None
+
+
+def test_what_is_no_binned_sum_is_refused() -> None:
+    truth, probabilities = predictions(3, 10)
+    with pytest.raises(ValueError, match="wanted probabilities"):
+        binned_sums(truth, probabilities * 2)
+    with pytest.raises(ValueError, match=r"wanted \(n,\)"):
+        binned_sums(truth[:5], probabilities)
+    good = binned_sums(truth, probabilities).to_dict()
+    for bad in (good | {"scores": [[1]]}, {}, good | {"confusion": [[-1] * CLASSES] * CLASSES}):
+        with pytest.raises(ValueError, match="no binned sums"):
+            BinnedSums.from_dict(bad)
+    with pytest.raises(ValueError, match="cannot be added"):
+        binned_sums(truth, probabilities) + binned_sums(truth, probabilities, bins=10)
