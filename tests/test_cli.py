@@ -162,6 +162,6 @@ def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
         assert "which no demo made" in fedperl("demo", "--out", out, "--fresh", ok=False).stderr
         assert foreign.read_text() == "keep"
         foreign.unlink()
-    assert len(list(out.iterdir())) == 6
+    assert len(list(out.iterdir())) == 7
     with lock(out / "lock"):
         assert "another process is working here" in fedperl(*arguments, ok=False).stderr

@@ -12,6 +12,7 @@ from fedperl import load_config, train
 from fedperl.data.partition import Partition
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.evaluate import BinnedSums
 from fedperl.federation.client import Client, Workspace
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Progress
@@ -43,7 +44,7 @@ def test_a_run_repeats_and_resumes_bit_for_bit(tmp_path: Path, store: Store) -> 
     assert results["totals"]["client_rounds"] == 12
     assert results["totals"]["with_peer"] > 0
     assert set(results["over_clients"]) == {"last", "global_best", "per_client_best"}
-    names = {p.stem for p in (tmp_path / "whole" / "models").iterdir()}
+    names = {p.stem for p in (tmp_path / "whole" / "models").glob("*.safetensors")}
     assert names == {"last", "global_best", *(f"client_{k}_best" for k in range(5))}
 
 
@@ -108,7 +109,7 @@ def test_reported_models_are_those_of_their_rounds(tmp_path: Path, store: Store)
     config = load_config(tmp_path / "config.toml")
     client = client_of_store(2, store, config, Workspace(config, 3))
     model = GlobalModel(0, load_file(tmp_path / "models" / "client_2_best.safetensors"))
-    again = client.evaluate(EvaluateTask("", 0, 2, model, "test")).numbers
+    again = client.evaluate(EvaluateTask("", 0, 2, model, "test", full=True)).numbers
     assert again == {k: v for k, v in results["test"]["per_client_best"]["2"].items() if k != "round"}
 
 
@@ -289,3 +290,20 @@ def test_a_store_of_another_size_is_refused(tmp_path: Path, store: Store) -> Non
     config: Config = small_config(data={"source": str(tmp_path / "s"), "size": 32})
     with pytest.raises(DataError, match="images of 16 px"):
         train(config, tmp_path / "run")
+
+
+def test_counts_behind_the_curves_are_those_of_the_reported_models(tmp_path: Path, store: Store) -> None:
+    for method in ("fedperl", "local_lower"):
+        folder = tmp_path / method
+        results = train(small_config(method=method), folder, store=store)
+        curves = RunFolder(folder).read_curves()
+        assert curves["chosen"].keys() == results["test"].keys()
+        for choice, chosen in curves["chosen"].items():
+            assert chosen.keys() == results["test"][choice].keys()
+            for client, key in chosen.items():
+                numbers = results["test"][choice][client]
+                assert key == f"{client}@{numbers['round']}"
+                sums = BinnedSums.from_dict(curves["sums"][key]["test"])
+                assert sums.classification().weighted_f1 == pytest.approx(numbers["weighted_f1"])
+                part = store.partition.clients[int(client)]
+                assert BinnedSums.from_dict(curves["sums"][key]["validation"]).images == len(part.validation)

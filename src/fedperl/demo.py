@@ -14,6 +14,7 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.files import TEMPORARY, lock
 from fedperl.machine import cores
 from fedperl.parallel import Job, run_jobs
+from fedperl.report.page import write_report
 from fedperl.settings import Config
 from fedperl.training import open_store
 
@@ -36,9 +37,18 @@ SETTINGS: dict[str, Any] = {
     "optimizer": {"lr": 2e-3, "schedule": "cosine"},
 }
 
-LOCK = "lock"
+LOCK, PAGE = "lock", "report.html"
 STORE_FILES = {"images.npy", "manifest.csv", "partition.csv", "store.json"}
-RUN_FILES = {"config.toml", "partition.csv", "metrics.jsonl", "state", "models", "results.json"}
+RUN_FILES = {
+    "config.toml",
+    "partition.csv",
+    "metrics.jsonl",
+    "state",
+    "models",
+    "curves.json",
+    "results.json",
+    "report.html",
+}
 
 SOURCES = [hospital.source for hospital in PAPER]
 
@@ -75,6 +85,7 @@ def _run_demo(out: Path, seed: int, rounds: int | None, tick: Callable[[list[Job
     failed = run_jobs(order, workers=min(cores(), len(jobs)), tick=lambda _: tick(jobs))
     if failed:
         raise RunError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+    write_report([job.out for job in jobs], out / PAGE, "Ten drawn hospitals, four methods")
     return {job.name: json.loads((job.out / "results.json").read_text()) for job in jobs}
 
 
@@ -90,7 +101,7 @@ def _store(folder: Path, config: Config) -> Path:
 
 def _remove(out: Path) -> None:
     """Delete what a demo made, and nothing else: not a file of another kind, not a run that is being trained."""
-    _check_ours(out, {LOCK, "data", *METHODS.values()})
+    _check_ours(out, {LOCK, PAGE, "data", *METHODS.values()})
     _check_ours(out / "data", STORE_FILES)
     runs = [out / method for method in METHODS.values() if (out / method).exists()]
     for run in runs:

@@ -1,13 +1,13 @@
 """The final numbers of a run: the reported models on every client's test images, and what it took to get them."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedperl.config import config_hash
 from fedperl.engines.local import PastStates
-from fedperl.evaluate import spread
+from fedperl.evaluate import BinnedSums, spread
 from fedperl.federation.client import BATCH_NORM, Client, Workspace
 from fedperl.federation.ledger import peer_frequency
 from fedperl.federation.messages import EvaluateTask, GlobalModel
@@ -18,6 +18,8 @@ from fedperl.learn.state import part_of
 from fedperl.settings import Config
 
 Results = dict[str, Any]
+
+PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
 def final_results(
@@ -35,6 +37,7 @@ def final_results(
     if holders and server.evaluators:
         wanted["per_client_best"] = {number: best[str(number)][1] for number in holders}
     tested: dict[tuple[int, int | None], dict[str, float]] = {}
+    curves: dict[str, dict[str, Any]] = {}
     for round in sorted({made for choice in wanted.values() for made in choice.values()}):
         model = GlobalModel(round, folder.models.get(round))
         for name, choice in wanted.items():
@@ -42,14 +45,17 @@ def final_results(
                 folder.write_model(name, work.deliverable(model.state), about | {"round": str(round)})
         for tester in testers:
             if any(choice.get(tester) == round for choice in wanted.values()):
-                if tester is None:
-                    tested[(round, tester)] = own.evaluate(model.state, "test")
-                else:
-                    task = EvaluateTask(server.run, round, tester, model, "test")
-                    tested[(round, tester)] = next(iter(rounds.exchange.evaluate([task]))).numbers
+                for part in PARTS:
+                    numbers, sums = _evaluated(rounds, own, model, tester, part)
+                    if part == "test":
+                        tested[(round, tester)] = numbers
+                    if sums is not None:
+                        curves.setdefault(f"{_name(tester)}@{round}", {})[part] = sums.to_dict()
             if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
                 state = model.state | part_of(PastStates(folder.past_states).at(tester, round), BATCH_NORM)
                 folder.write_model(f"client_{tester}_best", work.deliverable(state), about | {"round": str(round)})
+    chosen = {name: {_name(c): f"{_name(c)}@{r}" for c, r in choice.items()} for name, choice in wanted.items()}
+    folder.write_curves({"chosen": chosen, "sums": curves})
     frequency = peer_frequency(folder.ledger.entries())
     return {
         "config": config_hash(server.config),
@@ -73,6 +79,19 @@ def final_results(
         "totals": dict(sorted(rounds.totals.items())) | {"peers": dict(sorted(rounds.totals["peers"].items()))},
         "seconds": _seconds(folder),
     }
+
+
+def _evaluated(
+    rounds: Rounds, own: OwnImages, model: GlobalModel, tester: int | None, part: Literal["validation", "test"]
+) -> tuple[dict[str, float], BinnedSums | None]:
+    """Return a reported model's numbers and counts on one part of a client's images, or of the server's."""
+    if tester is None:
+        return own.evaluate_fully(model.state, part) if part in own.parts else ({}, None)
+    if part == "validation" and tester not in rounds.server.evaluators:
+        return {}, None
+    task = EvaluateTask(rounds.server.run, model.round, tester, model, part, full=True)
+    found = next(iter(rounds.exchange.evaluate([task])))
+    return found.numbers, found.sums
 
 
 def _validation(wanted: dict[str, dict[int | None, int]], rounds: Rounds) -> dict[str, dict[str, float]]:
@@ -101,8 +120,8 @@ def _name(tester: int | None) -> str:
 
 def _over_clients(numbers: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Return each number over the clients; over the server's test images where no client has any."""
-    names = [key for key in numbers[0] if key not in ("images", "round")]
-    return {key: asdict(spread([n[key] for n in numbers])) for key in names}
+    names = dict.fromkeys(key for one in numbers for key in one if key not in ("images", "round"))
+    return {key: asdict(spread([one[key] for one in numbers if key in one])) for key in names}
 
 
 def _seconds(folder: RunFolder) -> dict[str, float]:
@@ -143,3 +162,16 @@ def of_clients_alone(config: Config, found: dict[int, Results]) -> Results:
         "seconds": seconds,
         "seconds_this_start": round(sum(one["seconds_this_start"] for one in found.values()), 1),
     }
+
+
+def curves_of_clients_alone(found: dict[int, dict[str, Any]], choices: list[str]) -> dict[str, Any]:
+    """Return the counts of clients that trained by themselves, as one run's; the server's stand for the client's."""
+    chosen: dict[str, dict[str, str]] = {name: {} for name in choices}
+    sums: dict[str, Any] = {}
+    for number, one in found.items():
+        for name in choices:
+            own = one["chosen"][name]
+            key = own.get(str(number)) or own["server"]
+            mine = f"{number}@{key.partition('@')[2]}"
+            chosen[name][str(number)], sums[mine] = mine, one["sums"][key]
+    return {"chosen": chosen, "sums": sums}

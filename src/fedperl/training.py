@@ -35,7 +35,8 @@ from fedperl.learn.state import load_into, state_of
 from fedperl.learn.weights import load_backbone, read_metadata, resolve_weights
 from fedperl.machine import cores
 from fedperl.plugins import digest_of
-from fedperl.results import Results, final_results, of_clients_alone
+from fedperl.report.model_card import holdings, write_model_card
+from fedperl.results import Results, curves_of_clients_alone, final_results, of_clients_alone
 from fedperl.settings import OBJECTIVES, Config, Partitioning
 
 
@@ -160,6 +161,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
         "size": str(store.size),
         "by": f"fedperl {__version__}",
     }
+    held = holdings(store, config)
     del store  # the clients have their own copies
     if not (folder.path / "config.toml").exists():
         folder.write_start(config, dealt_as)
@@ -170,6 +172,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     results |= {"partition": partition, "classes": json.loads(about["classes"])}
     if config.objective.kind not in OBJECTIVES:
         results["objective_file"] = digest_of(config.objective.kind)
+    write_model_card(folder, config, results, held)
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
     return results
@@ -209,6 +212,9 @@ def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iter
             mode=0o644,
         )
     results = of_clients_alone(config, found)
+    every = {number: RunFolder(folder.path / "clients" / str(number)).read_curves() for number in members}
+    folder.write_curves(curves_of_clients_alone(every, list(results["test"])))
+    write_model_card(folder, config, results, holdings(store, config))
     folder.write_results(results)
     return results
 

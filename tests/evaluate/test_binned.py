@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedperl.evaluate import auprc, auroc, calibration, classification, risk_coverage, threshold_at_risk
+from fedperl.evaluate import (
+    FULL_NUMBERS,
+    auprc,
+    auroc,
+    calibration,
+    classification,
+    describe,
+    risk_coverage,
+    threshold_at_risk,
+)
 from fedperl.evaluate.binned import BINS, BinnedSums, binned_sums
 from fedperl.evaluate.classification import Floats, Labels
 
@@ -96,3 +105,18 @@ def test_what_is_no_binned_sum_is_refused() -> None:
             BinnedSums.from_dict(bad)
     with pytest.raises(ValueError, match="cannot be added"):
         binned_sums(truth, probabilities) + binned_sums(truth, probabilities, bins=10)
+
+
+def test_describe_says_all_numbers_that_are_defined() -> None:
+    truth, probabilities = predictions(5)
+    found = describe(truth, probabilities)
+    assert found.keys() >= FULL_NUMBERS
+    assert found["ece"] == calibration(truth, probabilities).ece
+    assert found["equal_width_ece"] == calibration(truth, probabilities, binning="equal_width").ece
+    assert found["aurc"] == risk_coverage(truth, probabilities).aurc
+    assert found["macro_auroc"] == auroc(truth, probabilities).macro
+    assert found["hard_auprc"] == auprc(truth, probabilities, mode="hard").macro
+    assert found["coverage_at_20"] == threshold_at_risk(truth, probabilities, 0.2).coverage
+    one = describe(np.zeros(5, dtype=np.int64), probabilities[:5])  # one class alone has no ranking
+    assert "macro_auroc" not in one
+    assert all(np.isfinite(value) for value in one.values())

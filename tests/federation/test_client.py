@@ -9,7 +9,7 @@ import torch
 
 from fedperl.engines.local import PastStates
 from fedperl.federation.client import BATCH_NORM, HELD, Client, Workspace, client_of_store
-from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
+from fedperl.federation.messages import EVALUATION_NUMBERS, EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
@@ -250,3 +250,15 @@ def test_clients_that_share_networks_do_not_see_each_other() -> None:
         after, _ = clients[1].train(first, {})
         assert same(alone.state, after.state)
         assert alone.numbers == after.numbers
+
+
+def test_a_full_evaluation_adds_numbers_and_counts_and_nothing_of_one_image() -> None:
+    one = client(small_config())
+    task = EvaluateTask("run", 0, 1, GlobalModel(0, model(1)), "test")
+    plain, full = one.evaluate(task), one.evaluate(replace(task, full=True))
+    assert plain.sums is None
+    assert plain.numbers.items() <= full.numbers.items()
+    assert {"ece", "mce", "aurc", "brier", "coverage_at_10"} <= full.numbers.keys() <= EVALUATION_NUMBERS
+    assert full.sums is not None
+    assert full.sums.images == full.numbers["images"]
+    assert full.sums.classification().weighted_f1 == pytest.approx(full.numbers["weighted_f1"])

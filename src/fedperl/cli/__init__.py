@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedperl import __version__
-from fedperl.cli import data, models, runs, suites
+from fedperl.cli import data, models, reports, runs, suites
 from fedperl.errors import FedPerlError
 
 app = typer.Typer(
@@ -24,7 +24,9 @@ app.command("train")(runs.train)
 app.command("compare")(suites.compare)
 app.command("methods")(runs.list_methods)
 app.command("evaluate")(models.evaluate)
+app.command("predict")(models.predict)
 app.command("pretrain")(models.pretrain)
+app.command("report")(reports.report)
 app.add_typer(data_app, name="data")
 data_app.command("prepare")(data.prepare)
 data_app.command("audit")(data.audit)

@@ -1,12 +1,21 @@
-"""Models: weights to start from, a trained model on a client it never saw."""
+"""Models: weights to start from, a trained model on a client it never saw, or on any image."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from fedperl.cli.common import AllowBad, AllowMissing, AsJson, Quiet, bar, console, stopped
+
+if TYPE_CHECKING:
+    from fedperl.predicting import Abstention, Prediction, Predictor
+
+MOST_ROWS = 200
+"""Of a table on the terminal; the rest is in --csv and --json."""
 
 
 def import_weights(
@@ -113,3 +122,118 @@ def evaluate(
         for shown in evaluation_tables(found):
             console.print(shown)
         print(f"Also in {run / 'evaluations'}")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A run's .safetensors file, or a finished run's folder.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Files, folders (all levels), or csv files with a column image or path.")
+    ],
+    name: Annotated[
+        str | None, typer.Option("--model", help="Which of a run folder's models; by default last.")
+    ] = None,
+    risk: Annotated[
+        float | None, typer.Option(help="Abstain, so that at most this share of the kept validation images is wrong.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence.")] = None,
+    fit: Annotated[str, typer.Option(help="crop or squash, as the training images were prepared.")] = "crop",
+    out: Annotated[Path | None, typer.Option("--csv", help="Also write this csv, with all probabilities.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images that the network sees at a time.")] = 64,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Classify images, malignant or benign, or abstain. Exit code 1: some could not be read; 2: none could.
+
+    Not a medical device: for research only.
+    """
+    from fedperl import predicting
+    from fedperl.training import check_device
+
+    check_device(device)
+    predictor = predicting.open_predictor(model, name, device=device)
+    square = predicting.check_fit(predictor, fit)
+    abstain = predicting.abstention(predictor, risk=risk, threshold=threshold)
+    if out is not None:
+        predicting.check_csv(out, images)
+    try:
+        entries = predicting.list_images(images, out=out)
+        with bar("images", hidden=quiet or as_json) as progress:
+            task = progress.add_task("images", total=len(entries))
+            found = predicting.predict_images(
+                predictor,
+                entries,
+                abstain=abstain,
+                fit=square,
+                batch=batch,
+                progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )
+    except KeyboardInterrupt:
+        stopped("nothing was written")
+    if out is not None:
+        predicting.write_csv(out, predictor, found)
+    if as_json:
+        print(json.dumps(predicting.summary(predictor, abstain, found)))
+    elif not quiet:
+        console.print(_predictions_table(predictor, abstain, found))
+        for line in _prediction_lines(abstain, found, out):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if failed := sum(one.error is not None for one in found):
+        raise typer.Exit(2 if failed == len(found) else 1)
+
+
+def _predictions_table(predictor: "Predictor", abstain: "Abstention | None", found: Sequence["Prediction"]) -> Table:
+    """Return one row an image, all that failed among them; where the model abstains, no class is shown."""
+    title = f"Model {predictor.name}, round {predictor.round}. Not a medical device"
+    table = Table(title=escape(title))
+    table.add_column("image", overflow="fold")
+    table.add_column("class")
+    table.add_column("confidence", justify="right")
+    grouped = predictor.malignant is not None
+    if grouped:
+        table.add_column("malignant or benign", no_wrap=True)
+        table.add_column("P(malignant)", justify="right")
+    if abstain is not None:
+        table.add_column("decision")
+    if any(one.error is not None for one in found):
+        table.add_column("error", overflow="fold")
+    shown = [one for place, one in enumerate(found) if place < MOST_ROWS or one.error is not None]
+    for one in shown:
+        silent = one.error is not None or one.decision == "abstains"
+        cells = [one.image, "·" if silent else str(one.label)]
+        cells.append("·" if one.confidence is None else f"{one.confidence:.3f}")
+        if grouped:
+            cells += ["·", "·"] if silent else [str(one.malignancy), f"{one.malignant_probability:.3f}"]
+        if abstain is not None:
+            cells.append(one.decision or "·")
+        table.add_row(*(escape(cell) for cell in cells), *([escape(one.error)] if one.error is not None else []))
+    return table
+
+
+def _prediction_lines(abstain: "Abstention | None", found: Sequence["Prediction"], out: Path | None) -> list[str]:
+    """Return what stands below the table: what the threshold rests on, how many failed, where the rest is."""
+    lines = []
+    if abstain is not None:
+        kept = sum(one.decision == "keeps" for one in found)
+        line = f"Abstains below a confidence of {abstain.threshold:g}: {kept} of {len(found)} images kept"
+        if abstain.risk is not None:
+            line += f"; {_evidence(abstain)}: no promise for other images"
+        lines.append(line)
+    failed = sum(one.error is not None for one in found)
+    if failed:
+        lines.append(f"{failed} of {len(found)} could not be predicted: see the column error")
+    if len(found) > MOST_ROWS:
+        lines.append(f"The table has the first {MOST_ROWS} and all that failed; --csv and --json give all")
+    if out is not None:
+        lines.append(f"All probabilities in {out}")
+    return lines
+
+
+def _evidence(abstain: "Abstention") -> str:
+    """Return what the validation images showed of a threshold."""
+    holders = abstain.validation_holders or ()
+    one = "the server" if holders == ("server",) else f"client {''.join(holders)}"
+    whose = one if len(holders) == 1 else f"{len(holders)} clients"
+    coverage, risk = abstain.validation_coverage or 0.0, abstain.validation_risk or 0.0
+    images = f"the {abstain.validation_images} validation images of {whose}"
+    return f"of {images} it kept {100 * coverage:.1f} %, and {100 * risk:.1f} % of these were wrong"

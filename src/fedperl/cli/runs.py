@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from fedperl.cli.common import AsJson, Quiet, Settings, console, rounds_bar, sto
 
 if TYPE_CHECKING:
     from fedperl.parallel import Job
+    from fedperl.watching import Watch
 
 
 def demo(
@@ -23,7 +25,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train ten synthetic hospitals with and without peers, beside the bounds: about two minutes, no download."""
-    from fedperl.demo import METHODS, SOURCES, run_demo
+    from fedperl.demo import METHODS, PAGE, SOURCES, run_demo
     from fedperl.report.tables import clients_table, community_lines, peers_table, runs_table, time_line
 
     if not quiet and not as_json:
@@ -44,6 +46,7 @@ def demo(
         for line in community_lines(peer_run, SOURCES):
             console.print(line)
         console.print(f"Time of the FedPerl run: {time_line(peer_run['seconds'])}")
+        print(f"Page: {out / PAGE}")
 
 
 def train(
@@ -51,6 +54,13 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/NAME.")] = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on exactly where the run in --out stopped.")] = False,
+    tracker: Annotated[
+        str | None, typer.Option(help="Also write all numbers into RUN/tracking, for tensorboard or mlflow.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the rounds in a browser on this machine; stops with the run.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --watch; 0: one that is free.")] = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,6 +69,7 @@ def train(
     from fedperl.federation.run_folder import RunFolder
     from fedperl.report.tables import runs_table, time_line
     from fedperl.settings import research_note
+    from fedperl.trackers import Tracker
     from fedperl.training import train as train_run
 
     loaded = None
@@ -75,17 +86,22 @@ def train(
         print(f"privacy = 'research': not for real patients; {what}", file=sys.stderr)
     if loaded.peer_learning and max(loaded.peers.warmup + 1, loaded.peers.every) > loaded.federation.rounds:
         print("peers.warmup or peers.every: no client gets a peer in so few rounds", file=sys.stderr)
+    tracked = None if tracker is None else Tracker(tracker, folder)
     try:
-        with rounds_bar(hidden=quiet or as_json) as progress:
+        live = _watch(folder, port) if watch else nullcontext()
+        with live, rounds_bar(hidden=quiet or as_json) as progress, tracked or nullcontext():
             bar = progress.add_task(loaded.name, total=loaded.federation.rounds, accuracy="")
             results = train_run(
                 loaded,
                 folder,
                 resume=resume,
                 watchers=[
-                    lambda p: progress.update(bar, completed=p.round, total=p.rounds, accuracy=f"{p.accuracy:.3f}")
+                    lambda p: progress.update(bar, completed=p.round, total=p.rounds, accuracy=f"{p.accuracy:.3f}"),
+                    *([] if tracked is None else [tracked]),
                 ],
             )
+            if tracked is not None:
+                tracked.finish(results)
     except KeyboardInterrupt:
         stopped(f"go on with: fedperl train --resume --out {folder}")
     if as_json:
@@ -115,6 +131,19 @@ def list_methods(
     width = max(len(name) for name in methods())
     for name, method in methods().items():
         print(f"{name:{width}}  {method.line} [{method.paper}]")
+
+
+def _watch(folder: Path, port: int) -> "Watch | nullcontext[None]":
+    """Return the live view, its address printed; without a port that can be used, the run goes on without one."""
+    from fedperl.watching import Watch
+
+    try:
+        live = Watch(folder, port)
+    except OSError as error:
+        print(f"fedperl: --watch: port {port} cannot be used ({error}); training goes on without it", file=sys.stderr)
+        return nullcontext()
+    print(f"Watch at {live.address}", file=sys.stderr, flush=True)
+    return live
 
 
 def _show(progress: Progress, bars: dict[str, Any], jobs: list["Job"]) -> None:

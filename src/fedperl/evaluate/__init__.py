@@ -1,5 +1,6 @@
 """Arrays in, numbers out."""
 
+from fedperl.evaluate.binned import BINS, BinnedSums, binned_sums
 from fedperl.evaluate.bootstrap import (
     BootstrapInterval,
     bootstrap_counts,
@@ -19,6 +20,7 @@ from fedperl.evaluate.communities import (
     peer_share,
     purity,
 )
+from fedperl.evaluate.describe import FULL_NUMBERS, describe
 from fedperl.evaluate.improvement import ac_paper, additional_cost, relative_improvement
 from fedperl.evaluate.operating_points import (
     OperatingPoint,
@@ -61,8 +63,11 @@ from fedperl.evaluate.subgroups import Subgroup, Subgroups, age_bands, subgroups
 from fedperl.evaluate.summary import Extremes, Spread, extremes, spread, spread_without
 
 __all__ = [
+    "BINS",
+    "FULL_NUMBERS",
     "AtRisk",
     "Bin",
+    "BinnedSums",
     "BootstrapInterval",
     "Calibration",
     "Classification",
@@ -91,11 +96,13 @@ __all__ = [
     "auroc",
     "binary_auprc",
     "binary_auroc",
+    "binned_sums",
     "bootstrap_counts",
     "bootstrap_interval",
     "calibration",
     "classification",
     "confusion_matrix",
+    "describe",
     "early_and_late",
     "extremes",
     "fit_temperature",

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fedperl.data.partition import PARTS, ClientPart
 from fedperl.data.store import Store
-from fedperl.evaluate import classification
+from fedperl.evaluate import binned_sums, classification, describe
+from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import client_weights, local_round
@@ -189,10 +190,11 @@ class Client:
         data = self.evaluation[task.part]
         probabilities = predict(self.work.net, data.images).cpu().numpy()
         truth = data.labels.cpu()
-        numbers = classification(truth.numpy(), probabilities).to_dict()
+        numbers = (describe if task.full else _plainly)(truth.numpy(), probabilities)
         logs = torch.from_numpy(probabilities).clamp_min(1e-12).log()
         numbers["loss"] = float(F.nll_loss(logs, truth, weight=self.class_weights))
-        return Evaluation(task.run, task.round, self.number, task.part, numbers)
+        sums = binned_sums(truth.numpy(), probabilities) if task.full else None
+        return Evaluation(task.run, task.round, self.number, task.part, numbers, sums)
 
     def _teacher(self, task: TrainTask, state: State, start: State) -> nn.Module | None:
         """Return the network that labels or teaches beside the trained one."""
@@ -201,6 +203,10 @@ class Client:
             return None
         kept = part_of(state, TEACHER) if source == "ema" else {}
         return self.work.teacher(kept or start)
+
+
+def _plainly(truth: Labels, probabilities: Probabilities) -> dict[str, float]:
+    return classification(truth, probabilities).to_dict()
 
 
 def _guarded(relation: Tensor, data: LocalImages) -> Tensor:

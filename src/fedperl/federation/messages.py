@@ -11,6 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedperl.evaluate import FULL_NUMBERS, BinnedSums
 from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.state import State, size_in_bytes
 from fedperl.peers import AnonymizedPeer, RawPeers
@@ -30,7 +31,7 @@ UPDATE_NUMBERS = frozenset(
     }
 )
 SHARES = frozenset({"accepted", "certain", "accuracy"})
-EVALUATION_NUMBERS = frozenset(
+EVALUATION_NUMBERS = FULL_NUMBERS | frozenset(
     {
         "images",
         "loss",
@@ -118,17 +119,20 @@ class EvaluateTask:
     client: int
     model: GlobalModel
     part: Literal["validation", "test"]
+    full: bool = False
+    """Of a model that is reported: calibration, ranking and counts in bins too."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Client to server: the allowed numbers, nothing of any single image."""
+    """Client to server: the allowed numbers, and counts in bins; nothing of any single image."""
 
     run: str
     round: int
     client: int
     part: Literal["validation", "test"]
     numbers: dict[str, float]
+    sums: BinnedSums | None = None
 
     def __post_init__(self) -> None:
         _only(EVALUATION_NUMBERS, self.numbers, "an evaluation")

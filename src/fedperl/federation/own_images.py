@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from fedperl.data.manifest import Indices
 from fedperl.data.partition import SERVER_PARTS
 from fedperl.data.store import Store
-from fedperl.evaluate import classification
+from fedperl.evaluate import BinnedSums, binned_sums, classification, describe
+from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.client import EvaluationImages, Workspace
 from fedperl.federation.known import model_of
 from fedperl.federation.server import Server
@@ -51,9 +52,17 @@ class OwnImages:
 
     def evaluate(self, state: State, part: str) -> dict[str, float]:
         """Return the numbers of a model on one part."""
+        return classification(*self._predictions(state, part)).to_dict()
+
+    def evaluate_fully(self, state: State, part: str) -> tuple[dict[str, float], BinnedSums]:
+        """Return all numbers of a model on one part, and the counts behind its curves."""
+        truth, probabilities = self._predictions(state, part)
+        return describe(truth, probabilities), binned_sums(truth, probabilities)
+
+    def _predictions(self, state: State, part: str) -> tuple[Labels, Probabilities]:
         load_into(self.work.net, state)
         probabilities = predict(self.work.net, self.parts[part].images).cpu().numpy()
-        return classification(self.parts[part].labels.cpu().numpy(), probabilities).to_dict()
+        return self.parts[part].labels.cpu().numpy(), probabilities
 
     def teach(self, state: State, round: int) -> State:
         """Return the model after this round's supervised steps on the server's labelled images."""

@@ -157,6 +157,22 @@ class RunFolder:
         """Write a model to be reported, with what is needed to use it."""
         write_weights(self.path / "models" / f"{name}.safetensors", state, about)
 
+    def write_curves(self, curves: dict[str, Any]) -> None:
+        """Write the counts behind curves and diagrams; before the results, which say that all is there."""
+        write_durably(self.path / "curves.json", json.dumps(curves).encode(), mode=0o644)
+
+    def read_curves(self) -> dict[str, Any]:
+        """Return the counts behind curves and diagrams.
+
+        Raises:
+            RunError: the run has none: it is not finished, or of an earlier version.
+        """
+        path = self.path / "curves.json"
+        try:
+            return dict(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: cannot be read: {error}") from None
+
     def write_results(self, results: dict[str, Any]) -> None:
         """Write the final numbers: a run that has them is finished."""
         write_durably(self.path / "results.json", (json.dumps(results, indent=1) + "\n").encode(), mode=0o644)

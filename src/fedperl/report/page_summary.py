@@ -1,0 +1,178 @@
+"""What a person should know after a minute: sentences made from the numbers, and none beyond them."""
+
+from collections.abc import Mapping, Sequence
+
+from fedperl.evaluate import BinnedSums, extremes
+from fedperl.report.page_data import SERVER, PageRun
+
+SAME = 0.005
+"""Differences of weighted F1 below this count as none."""
+RISK = 0.1
+"""The share of wrong answers that the example of abstaining allows."""
+FEW = 10
+"""A class with fewer test images says little of itself."""
+
+
+def summary(runs: Sequence[PageRun], choice: str) -> dict[str, list[str]]:
+    """Return question -> answers, one a run; all runs are finished, the first is what the others are compared with."""
+    first, others = runs[0], runs[1:]
+    found = {
+        "Who gains?": [_gains(first, run, choice, higher=True) for run in others],
+        "Who is harmed?": [_gains(first, run, choice, higher=False) for run in others],
+        "Which client is served worst?": [_worst(run, choice) for run in runs],
+        "Can its confidence be believed?": [_calibrated(run, choice) for run in runs],
+        "Where should it abstain?": [_abstain(run, choice) for run in runs],
+        "Which class does it know least?": [_class(run, choice) for run in runs],
+    }
+    if not others:
+        found["Who gains?"] = ["One run alone cannot say: give two or more, the one to compare with first."]
+        del found["Who is harmed?"]
+    elif not any(found["Who gains?"]):
+        found["Who gains?"] = found["Who is harmed?"] = ["The runs share no client that was tested."]
+    return {question: [answer for answer in answers if answer] for question, answers in found.items()}
+
+
+def cautions(runs: Sequence[PageRun]) -> list[str]:
+    """Return what keeps the numbers from being compared or believed further than they go."""
+    found, finished = [], [run for run in runs if run.results is not None]
+    for run in runs:
+        if run.results is None:
+            found.append(
+                f"{run.name} is not finished: {run.rounds_done} of {run.rounds} rounds. It has no test results yet; "
+                "the page shows its training alone."
+            )
+    if len({run.results.get("partition") for run in finished if run.results}) > 1:
+        found.append("The runs were not trained and tested on the same partition: their numbers are not like for like.")
+    if len(finished) > 1:
+        found.append(
+            "Each run is one training. Another seed moves these numbers too: differences between runs may be chance "
+            "(“fedperl compare” repeats runs and gives intervals)."
+        )
+    images = [int(one["images"]) for run in finished for one in run.tested("last").values() if "images" in one]
+    if images and min(images) < 100:
+        found.append(
+            f"Clients have {min(images)} to {max(images)} test images: one image more or less right moves a client's "
+            "numbers visibly."
+        )
+    for run in runs:
+        if run.config.privacy == "research" and not run.config.federation.alone:
+            found.append(f"{run.name} was trained with privacy = 'research', which is not for real patients.")
+    if any(run.config.data.source == "dermsim" for run in runs):
+        found.append("The images are drawn by a program (dermsim): the numbers say nothing about patients.")
+    return found
+
+
+def client_name(run: PageRun, client: str) -> str:
+    """Return how a client is called, with what its images are like."""
+    if client == SERVER:
+        return "the server's images"
+    source = run.sources[int(client)] if int(client) < len(run.sources) else ""
+    return f"client {client} ({source})" if source else f"client {client}"
+
+
+def f1_by_client(run: PageRun, choice: str) -> dict[str, float]:
+    """Return weighted F1 by client, on test images."""
+    return {client: numbers["weighted_f1"] for client, numbers in run.tested(choice).items()}
+
+
+def differences(first: PageRun, run: PageRun, choice: str) -> dict[str, float]:
+    """Return by how much a run's weighted F1 is above the first run's, at every client that both have."""
+    before, after = f1_by_client(first, choice), f1_by_client(run, choice)
+    return {client: value - before[client] for client, value in after.items() if client in before}
+
+
+def _gains(first: PageRun, run: PageRun, choice: str, *, higher: bool) -> str:
+    found = differences(first, run, choice)
+    if not found:
+        return ""
+    sign, word = (1, "higher") if higher else (-1, "lower")
+    moved = {client: value for client, value in found.items() if sign * value >= SAME}
+    mean = f" (mean difference {_signed(sum(found.values()) / len(found))})" if higher else ""
+    if not moved:
+        return f"{run.name}: weighted F1 is {word} than with {first.name} at none of {len(found)} clients{mean}."
+    most = _furthest(moved)
+    return (
+        f"{run.name}: weighted F1 is {word} than with {first.name} at {len(moved)} of {len(found)} clients, most at "
+        f"{client_name(run, most)}, {_signed(moved[most])}{mean}."
+    )
+
+
+def _furthest(values: Mapping[str, float]) -> str:
+    return max(values, key=lambda client: abs(values[client]))
+
+
+def _worst(run: PageRun, choice: str) -> str:
+    values = f1_by_client(run, choice)
+    found = extremes(values)
+    if len(values) == 1:
+        return f"{run.name}: tested on {client_name(run, found.worst)} alone, weighted F1 {found.worst_value:.3f}."
+    return (
+        f"{run.name}: {client_name(run, found.worst)}, weighted F1 {found.worst_value:.3f}; the best, "
+        f"{client_name(run, found.best)}, has {found.best_value:.3f}."
+    )
+
+
+def _calibrated(run: PageRun, choice: str) -> str:
+    sums = run.pooled(choice)
+    if sums is None or not sums.images or run.results is None:
+        return ""
+    confidence = float(sums.total_confidence.sum() / sums.images)
+    accuracy = float(sums.confidence[:, 1].sum() / sums.images)
+    gap = confidence - accuracy
+    if abs(gap) < 0.01:
+        what = "on the whole neither too sure nor too unsure"
+    else:
+        what = f"on the whole too {'sure' if gap > 0 else 'unsure'} by {100 * abs(gap):.0f} points"
+    ece = run.results["over_clients"][choice].get("ece")
+    mean = f"; ECE {ece['mean']:.3f} as a mean over clients" if ece else ""
+    return (
+        f"{run.name}: says {100 * confidence:.0f} % on average and is right in {100 * accuracy:.0f} % of the images: "
+        f"{what}{mean}."
+    )
+
+
+def kept_at(sums: BinnedSums, threshold: float) -> tuple[float, float | None]:
+    """Return the share of images answered from a confidence on, and the share of those that is wrong."""
+    start = round(threshold * len(sums.confidence))
+    wrong, right = (int(value) for value in sums.confidence[start:].sum(axis=0))
+    kept = wrong + right
+    return kept / max(1, sums.images), wrong / kept if kept else None
+
+
+def _abstain(run: PageRun, choice: str) -> str:
+    validation, test = run.pooled(choice, "validation"), run.pooled(choice)
+    if validation is None or test is None or not validation.images:
+        return f"{run.name}: no validation images to choose a threshold on." if test is not None else ""
+    threshold = validation.threshold_at_risk(RISK)
+    wanted = f"at most {100 * RISK:.0f} % wrong answers"
+    if threshold is None:
+        return f"{run.name}: no confidence, however high, gives {wanted} on the validation images of all clients."
+    on, _ = kept_at(validation, threshold)
+    chosen = f"below a confidence of {threshold:.3f}, chosen for {wanted} on validation images ({100 * on:.0f} % kept)"
+    coverage, risk = kept_at(test, threshold)
+    if risk is None:
+        return f"{run.name}: {chosen}. It then answers none of the test images."
+    return (
+        f"{run.name}: {chosen}. On test images it then answers {100 * coverage:.0f} %, {100 * risk:.0f} % of these "
+        "wrongly."
+    )
+
+
+def _class(run: PageRun, choice: str) -> str:
+    sums = run.pooled(choice)
+    if sums is None or not sums.images or run.results is None:
+        return ""
+    known = {
+        name: (one.f1, one.support)
+        for name, one in zip(run.results["classes"], sums.classification().per_class, strict=True)
+        if one.f1 is not None
+    }
+    lowest = min(f1 for f1, _ in known.values())
+    least = {name: support for name, (f1, support) in known.items() if f1 == lowest}
+    images = sum(least.values())
+    few = ", too few to say much" if images < FEW else ""
+    return f"{run.name}: {', '.join(least)}, F1 {lowest:.3f} over all clients together ({images} test images{few})."
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
