@@ -102,8 +102,7 @@ def consensus_weights(
     average of two clients alone would let each of them solve for the other.
 
     The authors' code adds the norms of the tensors up instead of taking one of all, and has a scale of 1e4. It boosts
-    a labelled client after the exponential: `labelled_boost` before it also draws the mean to that client and makes
-    less of its distance.
+    a labelled client within each subset; here `labelled_boost` comes after the mean over the subsets.
 
     Args:
         sizes: images of each client, positive.
