@@ -4,6 +4,7 @@ import http.client
 import itertools
 import json
 import re
+import shutil
 import socket
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedperl.data.store import Store
 from fedperl.errors import RunError
-from fedperl.evaluate import BinnedSums
+from fedperl.evaluate import BinnedSums, intervals_of_confidence, intervals_of_confusion
 from fedperl.federation.rounds import Progress
 from fedperl.report.page import runs_page, write_report
 from fedperl.report.page_data import PageRun, embedded, read_run, read_runs
@@ -26,7 +28,16 @@ from tests.conftest import small_config, small_store
 NASTY = "<img src=x onerror=alert(1)> & “{{data}}”"
 WORSE = f"</script></title>{NASTY}<!--"
 VOID = {"meta", "link", "input", "br", "img", "hr"}
+MARKUP = "<img src=x>"
 ASSETS = Path(__file__).parents[1] / "src" / "fedperl" / "report" / "assets"
+
+
+def described_store() -> Store:
+    """Twelve test images a client; the patients of 0 to 2 are women, of 3 and 4 men; one site is known, at client 0."""
+    store = small_store(images=48)
+    holder = np.arange(len(store.manifest)) // 48
+    about = {"sex": np.where(holder < 3, "female", "male"), "body_site": np.where(holder == 0, MARKUP, "")}
+    return replace(store, manifest=replace(store.manifest, about=about))
 
 
 def make_runs(folder: Path) -> list[Path]:
@@ -34,7 +45,7 @@ def make_runs(folder: Path) -> list[Path]:
     methods = {"ssfl": ("ssfl", NASTY), "fedperl": ("fedperl", "ours"), "alone": ("local_lower", "alone")}
     for name, (method, run) in methods.items():
         config = small_config(method=method, name=run, federation={"rounds": 6})
-        train(config, folder / name, store=small_store())
+        train(config, folder / name, store=described_store())
     return [folder / name for name in methods]
 
 
@@ -171,20 +182,110 @@ def test_the_tables_are_the_results(folders: list[Path], runs: list[PageRun]) ->
     page = Page(runs_page(runs))
     results = [json.loads((folder / "results.json").read_text()) for folder in folders]
     by_method = page.rows("Test images: mean (median) ± standard deviation over clients")
-    by_client = page.rows("Weighted F1 by client, test images")
+    by_client = page.rows("Weighted F1 by client, test images: value [95 % interval]")
+    scaled = page.rows("ECE by client, test images: before → with its temperature T")
     for place, (run, found) in enumerate(zip(runs, results, strict=True)):
         over = found["over_clients"]["per_client_best"]
         shown = over["weighted_f1"]
         assert by_method[run.name][0] == f"{shown['mean']:.3f} ({shown['median']:.3f}) ± {shown['std']:.3f}"
         shown = over["ece"]
         assert by_method[run.name][7] == f"{shown['mean']:.3f} ({shown['median']:.3f}) ± {shown['std']:.3f}"
+        shown = over["temperature"]
+        assert by_method[run.name][9] == f"{shown['mean']:.3f} ({shown['median']:.3f}) ± {shown['std']:.3f}"
         for client, numbers in found["test"]["per_client_best"].items():
-            assert by_client[f"client {client} (test)"][place] == f"{numbers['weighted_f1']:.3f}"
+            assert by_client[f"client {client} (test)"][place].startswith(f"{numbers['weighted_f1']:.3f} [")
+            end = " (end of range)" if numbers["temperature"] in (0.01, 100) else ""
+            cell = f"{numbers['ece']:.3f} → {numbers['ece_scaled']:.3f}, T {numbers['temperature']:.2f}{end}"
+            assert scaled[f"client {client} (test)"][place] == cell
         values = [numbers["weighted_f1"] for numbers in found["test"]["per_client_best"].values()]
         assert by_client["Mean, all clients"][place].startswith(f"{np.mean(values):.3f} (")
         cost = page.rows("What it took")[run.name]
         assert cost[1] == f"{found['totals']['bytes_down'] / 1e6:.1f}"
     assert page.rows("Where it comes from")["hash of the settings"] == [found["config"] for found in results]
+
+
+def in_brackets(found: Any) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def test_intervals_are_those_of_the_counts(folders: list[Path], runs: list[PageRun]) -> None:
+    page = Page(runs_page(runs))
+    by_client = page.rows("Weighted F1 by client, test images: value [95 % interval]")
+    together = page.rows("Test images of all clients together: value [95 % interval]")
+    for place, (folder, run) in enumerate(zip(folders, runs, strict=True)):
+        curves = json.loads((folder / "curves.json").read_text())
+        keys = curves["chosen"]["per_client_best"]
+        sums = {client: BinnedSums.from_dict(curves["sums"][key]["test"]) for client, key in keys.items()}
+        for client, one in sums.items():
+            found = intervals_of_confusion(one.confusion)["weighted_f1"]
+            assert by_client[f"client {client} (test)"][place] == in_brackets(found)
+            bounds = embedded([run])["runs"][0]["f1_interval"]["per_client_best"][client]
+            assert bounds == pytest.approx([found.low, found.high], abs=1e-5)
+        pooled = sum(list(sums.values())[1:], start=sums["0"])
+        known = intervals_of_confusion(pooled.confusion) | intervals_of_confidence(pooled)
+        names = ("weighted_f1", "macro_f1", "balanced_accuracy", "accuracy", "ece", "aurc", "coverage_at_risk_10")
+        assert together[run.name] == [in_brackets(known[name]) for name in names]
+        assert known["ece"].value == pytest.approx(pooled.ece(15))
+
+
+def test_patients_groups_are_added_up_over_the_clients(folders: list[Path], runs: list[PageRun]) -> None:
+    text = runs_page(runs)
+    page = Page(text)
+    for folder, place in ((folders[0], 0), (folders[2], 2)):  # clients that trained alone too
+        curves = json.loads((folder / "curves.json").read_text())
+        keys = curves["chosen"]["per_client_best"]
+        women = np.sum([curves["sums"][keys[client]]["test"]["confusion"] for client in "012"], axis=0)
+        known = intervals_of_confusion(women)
+        for what, name in (("Accuracy", "accuracy"), ("Balanced accuracy", "balanced_accuracy")):
+            by_group = page.rows(f"{what} by patient group, test images of all clients together: value [95 % interval]")
+            assert list(by_group) == ["sex: female", "sex: male", f"body site: {MARKUP}"]
+            assert (by_group["sex: female"][0], by_group["sex: female"][1 + place]) == ("36", in_brackets(known[name]))
+            assert by_group["sex: male"] == ["24", *["too few"] * 3]
+            assert by_group[f"body site: {MARKUP}"] == ["12", *["too few"] * 3]
+    assert "body site: 48 of which it is not known, 0 in groups that a client did not tell" in text
+    assert MARKUP not in text
+
+
+def old(folder: Path, to: Path) -> Path:
+    """A run folder as it was before temperatures and groups were told."""
+    copy(folder, to)
+    results, curves = (json.loads((to / name).read_text()) for name in ("results.json", "curves.json"))
+    for choice in (*results["test"].values(), results["over_clients"]):
+        for numbers in choice.values():
+            for name in ("temperature", "ece_scaled", "nll_scaled", "brier_scaled"):
+                del numbers[name]
+    del curves["groups"]
+    (to / "results.json").write_text(json.dumps(results))
+    (to / "curves.json").write_text(json.dumps(curves))
+    return to
+
+
+def test_a_run_of_an_earlier_version_is_shown_without_temperatures_and_groups(
+    tmp_path: Path, folders: list[Path]
+) -> None:
+    before = read_run(old(folders[1], tmp_path / "old"))
+    text = runs_page([before])
+    page = Page(text)
+    assert "By patient group" not in text
+    scaled = page.rows("ECE by client, test images: before → with its temperature T")
+    assert all(re.fullmatch(r"0\.\d{3} → –, T –", cells[0]) for cells in scaled.values())
+    by_method = page.rows("Test images: mean (median) ± standard deviation over clients")
+    assert (by_method["ours"][8], by_method["ours"][9]) == ("–", "–")
+    both = Page(runs_page(read_runs([tmp_path / "old", folders[0]])))
+    accuracy = both.rows("Accuracy by patient group, test images of all clients together: value [95 % interval]")
+    assert accuracy["sex: female"][1] == "–"
+
+
+def test_a_temperature_at_the_end_of_the_range_is_cautioned_against(tmp_path: Path, folders: list[Path]) -> None:
+    results = json.loads((copy(folders[1], tmp_path / "run") / "results.json").read_text())
+    for client, numbers in results["test"]["per_client_best"].items():
+        numbers["temperature"] = 100.0 if client == "2" else 1.5
+    (tmp_path / "run" / "results.json").write_text(json.dumps(results))
+    text = runs_page([read_run(tmp_path / "run")])
+    assert "ours: at 1 of 5 clients the temperature is at the end of what is tried (0.01 to 100)" in text
+    scaled = Page(text).rows("ECE by client, test images: before → with its temperature T")
+    assert [name for name, cells in scaled.items() if "(end of range)" in cells[0]] == ["client 2 (test)"]
+    assert scaled["client 2 (test)"][0].endswith("T 100.00 (end of range)")
 
 
 def test_classes_are_counted_over_all_clients(folders: list[Path], runs: list[PageRun]) -> None:
@@ -337,6 +438,13 @@ def test_what_cannot_be_shown_is_refused_with_the_file(tmp_path: Path, folders: 
     for broken in (curves[:500], "[]", '{"chosen": {}}', curves.replace("confusion", "confused", 1)):
         (run / "curves.json").write_text(broken)
         assert "curves.json: cannot be" in refused(run)
+    groups = json.loads(curves)["groups"]
+    for key, said in (("sex", "hold more than there are"), ("name", "groups by 'name'; wanted one of age, sex")):
+        wrong = {one: {key: {"groups": {"male": [[60, 0, 0], [0, 0, 0], [0, 0, 0]]}, "too_few": 0}} for one in groups}
+        (run / "curves.json").write_text(json.dumps(json.loads(curves) | {"groups": wrong}))
+        assert said in refused(run)
+    (run / "curves.json").write_text(json.dumps(json.loads(curves) | {"groups": {"nobody@1": {}}}))
+    assert "curves.json: cannot be used: 'nobody@1'" in refused(run)
     (run / "curves.json").write_text(curves)
     (run / "results.json").write_text(json.dumps(results | {"classes": ["A", "B", "D"]}))
     assert "its classes are A, B, D; those of" in refused(folders[0], run)
@@ -472,3 +580,16 @@ def test_training_goes_on_where_the_port_is_taken(
     assert stopped.value.code in (0, None)
     assert f"--watch: port {port} cannot be used" in capsys.readouterr().err
     assert (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize(("file", "content"), [("results.json", "[1]"), ("metrics.jsonl", '{"a": 1}\n')])
+def test_a_file_of_another_shape_is_named(folders: list[Path], tmp_path: Path, file: str, content: str) -> None:
+    shutil.copytree(folders[0], tmp_path / "run")
+    (tmp_path / "run" / file).write_text(content)
+    with pytest.raises(RunError, match=file):
+        write_report([tmp_path / "run"], tmp_path / "page.html")
+
+
+def test_a_folder_that_is_no_run_is_named_before_the_page(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="wanted a run folder"):
+        write_report([tmp_path / "nothere"], tmp_path / "nothere" / "report.html")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedperl.config import dump
-from fedperl.evaluate import BinnedSums
+from fedperl.evaluate import BinnedSums, intervals_of_confusion
 from fedperl.report.page import write_report
 from tests.conftest import small_config, small_store
 from tests.test_report import NASTY, make_runs
@@ -192,6 +192,21 @@ def test_runs_are_chosen_and_values_read(opened: Opened, folders: list[Path]) ->
     assert "Validation loss" in opened.text("#figure-training figcaption")
     page.locator("#figure-clients svg circle").last.hover(force=True)
     assert "weighted F1" in opened.text("#figure-clients .readout")
+    page.locator("#figure-clients svg").focus()
+    page.keyboard.press("Home")
+    found = intervals_of_confusion(sums(folders[0], "test", "0").confusion)["weighted_f1"]
+    read = opened.text("#figure-clients .readout")
+    assert shown("weighted F1", read) + shown("interval", read) + shown("to", read) == pytest.approx(
+        [found.value, found.low, found.high], abs=5.1e-4
+    )
+
+
+def test_temperatures_are_shown_by_client(opened: Opened, folders: list[Path]) -> None:
+    numbers = json.loads((folders[1] / "results.json").read_text())["test"]["per_client_best"]["3"]
+    row = opened.page.locator("table", has_text="with its temperature T").get_by_role("row", name="client 3 (test)")
+    cell = row.get_by_role("cell").nth(1).inner_text()
+    assert shown("T", cell) == pytest.approx([numbers["temperature"]], abs=5.1e-3)
+    assert shown("→", cell) == pytest.approx([numbers["ece_scaled"]], abs=5.1e-4)
 
 
 def test_early_and_late_peers_are_tabs(opened: Opened) -> None:

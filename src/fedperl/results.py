@@ -7,10 +7,10 @@ import numpy as np
 
 from fedperl.config import config_hash
 from fedperl.engines.local import PastStates
-from fedperl.evaluate import BinnedSums, spread
+from fedperl.evaluate import Description, spread
 from fedperl.federation.client import BATCH_NORM, Client, Workspace
 from fedperl.federation.ledger import peer_frequency
-from fedperl.federation.messages import EvaluateTask, GlobalModel
+from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Rounds
 from fedperl.federation.run_folder import RunFolder
@@ -37,7 +37,7 @@ def final_results(
     if holders and server.evaluators:
         wanted["per_client_best"] = {number: best[str(number)][1] for number in holders}
     tested: dict[tuple[int, int | None], dict[str, float]] = {}
-    curves: dict[str, dict[str, Any]] = {}
+    curves: dict[str, dict[str, Any]] = {"sums": {}, "groups": {}}
     for round in sorted({made for choice in wanted.values() for made in choice.values()}):
         model = GlobalModel(round, folder.models.get(round))
         for name, choice in wanted.items():
@@ -46,16 +46,16 @@ def final_results(
         for tester in testers:
             if any(choice.get(tester) == round for choice in wanted.values()):
                 for part in PARTS:
-                    numbers, sums = _evaluated(rounds, own, model, tester, part)
-                    if part == "test":
-                        tested[(round, tester)] = numbers
-                    if sums is not None:
-                        curves.setdefault(f"{_name(tester)}@{round}", {})[part] = sums.to_dict()
+                    found = _evaluated(rounds, own, model, tester, part)
+                    if found is not None:
+                        _keep_counts(curves, f"{_name(tester)}@{round}", part, found)
+                        if part == "test":
+                            tested[(round, tester)] = found.numbers
             if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
                 state = model.state | part_of(PastStates(folder.past_states).at(tester, round), BATCH_NORM)
                 folder.write_model(f"client_{tester}_best", work.deliverable(state), about | {"round": str(round)})
     chosen = {name: {_name(c): f"{_name(c)}@{r}" for c, r in choice.items()} for name, choice in wanted.items()}
-    folder.write_curves({"chosen": chosen, "sums": curves})
+    folder.write_curves({"chosen": chosen} | curves)
     frequency = peer_frequency(folder.ledger.entries())
     return {
         "config": config_hash(server.config),
@@ -83,15 +83,22 @@ def final_results(
 
 def _evaluated(
     rounds: Rounds, own: OwnImages, model: GlobalModel, tester: int | None, part: Literal["validation", "test"]
-) -> tuple[dict[str, float], BinnedSums | None]:
-    """Return a reported model's numbers and counts on one part of a client's images, or of the server's."""
+) -> Evaluation | Description | None:
+    """Return a reported model's numbers and counts on one part of a client's images, or of the server's, if any."""
     if tester is None:
-        return own.evaluate_fully(model.state, part) if part in own.parts else ({}, None)
+        return own.evaluate_fully(model.state, part) if part in own.parts else None
     if part == "validation" and tester not in rounds.server.evaluators:
-        return {}, None
+        return None
     task = EvaluateTask(rounds.server.run, model.round, tester, model, part, full=True)
-    found = next(iter(rounds.exchange.evaluate([task])))
-    return found.numbers, found.sums
+    return next(iter(rounds.exchange.evaluate([task])))
+
+
+def _keep_counts(curves: dict[str, dict[str, Any]], key: str, part: str, found: Evaluation | Description) -> None:
+    """Put the counts in bins, and those of patients' groups where some are known, to those of other models."""
+    if found.sums is not None:
+        curves["sums"].setdefault(key, {})[part] = found.sums.to_dict()
+    if found.groups:
+        curves["groups"][key] = {attribute: counts.to_dict() for attribute, counts in found.groups.items()}
 
 
 def _validation(wanted: dict[str, dict[int | None, int]], rounds: Rounds) -> dict[str, dict[str, float]]:
@@ -168,10 +175,13 @@ def curves_of_clients_alone(found: dict[int, dict[str, Any]], choices: list[str]
     """Return the counts of clients that trained by themselves, as one run's; the server's stand for the client's."""
     chosen: dict[str, dict[str, str]] = {name: {} for name in choices}
     sums: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     for number, one in found.items():
         for name in choices:
             own = one["chosen"][name]
             key = own.get(str(number)) or own["server"]
             mine = f"{number}@{key.partition('@')[2]}"
             chosen[name][str(number)], sums[mine] = mine, one["sums"][key]
-    return {"chosen": chosen, "sums": sums}
+            if key in one.get("groups", {}):
+                groups[mine] = one["groups"][key]
+    return {"chosen": chosen, "sums": sums, "groups": groups}

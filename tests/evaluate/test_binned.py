@@ -93,6 +93,43 @@ def test_degenerate_inputs() -> None:
     assert none.threshold_at_risk(0.1) is None
 
 
+def test_confidences_are_the_means_of_the_bins_the_surest_first() -> None:
+    truth, probabilities = predictions(7, 250)
+    found = binned_sums(truth, probabilities).confidences()
+    bins: dict[int, list[tuple[float, bool]]] = {}
+    for label, row in zip(truth.tolist(), probabilities.tolist(), strict=True):
+        bins.setdefault(min(int(max(row) * BINS), BINS - 1), []).append((max(row), row.index(max(row)) == label))
+    wanted = [bins[b] for b in sorted(bins, reverse=True)]
+    assert found.values == pytest.approx([sum(c for c, _ in one) / len(one) for one in wanted])
+    assert found.images.tolist() == [len(one) for one in wanted]
+    assert found.right.tolist() == [sum(right for _, right in one) for one in wanted]
+    assert (np.diff(found.values) < 0).all()
+
+
+def test_adaptive_bins_are_near_the_exact_ones() -> None:
+    """A bin's end moves by a few images where confidences are tied, and now and then a bin is opened or not."""
+    differences = []
+    for seed in range(60):
+        truth, probabilities = predictions(seed, 300 + 20 * seed)
+        probabilities = probabilities**1.5 / (probabilities**1.5).sum(axis=1, keepdims=True)
+        bins = BinnedSums.from_dict(binned_sums(truth, probabilities).to_dict()).adaptive_bins()
+        assert sum(one.images for one in bins) == len(truth)
+        ece = sum(one.images * abs(one.gap) for one in bins) / len(truth)
+        differences.append(abs(ece - calibration(truth, probabilities).ece))
+    assert np.median(differences) < 0.004
+    assert max(differences) < 0.015
+
+
+def test_adaptive_bins_of_degenerate_inputs() -> None:
+    none = binned_sums(np.array([], dtype=np.int64), np.zeros((0, CLASSES)))
+    assert none.adaptive_bins() == ()
+    assert len(none.confidences().values) == 0
+    (one,) = binned_sums(np.array([2]), np.full((1, CLASSES), 1 / CLASSES)).adaptive_bins()
+    assert (one.images, one.confidence, one.accuracy) == (1, 0.25, 0.0)
+    (sure,) = binned_sums(np.zeros(60, dtype=np.int64), np.eye(CLASSES)[[0] * 60]).adaptive_bins()
+    assert (sure.images, sure.confidence, sure.accuracy, sure.gap) == (60, 1.0, 1.0, 0.0)
+
+
 def test_what_is_no_binned_sum_is_refused() -> None:
     truth, probabilities = predictions(3, 10)
     with pytest.raises(ValueError, match="wanted probabilities"):

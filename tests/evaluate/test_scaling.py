@@ -99,6 +99,16 @@ def test_ends_and_nothing_to_fit() -> None:
     assert fit_temperature(np.array([1]), np.array([[0.0, 1.0]])) == 1  # certain and right: nothing to win
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 30), st.floats(0.5, 8.0))
+def test_where_all_images_are_right_the_end_is_named_however_sure_they_are(seed: int, n: int, sharp: float) -> None:
+    """Likelihood grows to the end, though far out by less than a number can hold."""
+    logits = sharp * np.random.default_rng(seed).normal(size=(n, 3))
+    assert fit_temperature_to_logits(logits.argmax(axis=1), logits) == 0.01
+    assert fit_temperature_to_logits(logits.argmin(axis=1), logits) == 100
+    assert fit_temperature_to_logits(np.array([1]), np.zeros((1, 3))) == 1  # nothing to win on either side
+
+
 def test_it_is_the_same_every_time_and_whatever_the_order() -> None:
     truth, logits = over_confident(2, 500, 2.0)
     shuffle = np.random.default_rng(0).permutation(500)

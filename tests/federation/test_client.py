@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+from fedperl.data.manifest import Indices
+from fedperl.data.partition import ServerPart
+from fedperl.data.store import Store
 from fedperl.engines.local import PastStates
+from fedperl.errors import DataError
+from fedperl.evaluate import confusion_matrix, describe_scaled, fit_temperature
+from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.client import BATCH_NORM, HELD, Client, Workspace, client_of_store
 from fedperl.federation.messages import EVALUATION_NUMBERS, EvaluateTask, GlobalModel, TrainTask
+from fedperl.federation.own_images import OwnImages
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
+from fedperl.learn.predict import predict
 from fedperl.learn.state import State, load_into, state_of
 from fedperl.peers import RawPeers, committee
 from fedperl.settings import Config
@@ -262,3 +270,81 @@ def test_a_full_evaluation_adds_numbers_and_counts_and_nothing_of_one_image() ->
     assert full.sums is not None
     assert full.sums.images == full.numbers["images"]
     assert full.sums.classification().weighted_f1 == pytest.approx(full.numbers["weighted_f1"])
+
+
+def predicted(store: Store, rows: Indices) -> tuple[Labels, Probabilities]:
+    net = build_net("small_cnn", 3, seed=9)
+    load_into(net, model(1))
+    return store.manifest.label[rows], predict(net, torch.from_numpy(store.images[rows])).numpy()
+
+
+def half_right(store: Store) -> Store:
+    """The model of the tests is right on all validation images but one in five, and on one test image in two."""
+    for part in store.partition.clients:
+        for rows, wrong in ((part.validation, 5), (part.test, 2)):
+            right = predicted(store, rows)[1].argmax(axis=1)
+            store.manifest.label[rows] = np.where(np.arange(len(rows)) % wrong, right, (right + 1) % 3)
+    return store
+
+
+FULL = EvaluateTask("run", 0, 1, GlobalModel(0, model(1)), "test", full=True)
+
+
+def test_the_temperature_is_fitted_on_the_clients_own_validation_images() -> None:
+    store = half_right(small_store(images=80))
+    part, config = store.partition.clients[1], small_config()
+    found = client_of_store(1, store, config, Workspace(config, 3)).evaluate(FULL).numbers
+    validation, test = predicted(store, part.validation), predicted(store, part.test)
+    wanted = describe_scaled(*validation, *test)
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-3)
+    assert 0.011 < wanted["temperature"] < 0.9 * fit_temperature(*test)
+    validated = client_of_store(1, store, config, Workspace(config, 3)).evaluate(replace(FULL, part="validation"))
+    assert "temperature" not in validated.numbers
+    none = store.dealt(
+        replace(store.partition, clients=tuple(replace(c, validation=c.test[:0]) for c in store.partition.clients))
+    )
+    without = client_of_store(1, none, config, Workspace(config, 3)).evaluate(FULL).numbers
+    assert without == {name: value for name, value in found.items() if name not in wanted}
+
+
+def described(store: Store, **about: list[str]) -> Store:
+    columns = {name: np.resize(np.array(values), len(store.manifest)) for name, values in about.items()}
+    return replace(store, manifest=replace(store.manifest, about=columns))
+
+
+def test_groups_are_told_where_the_manifest_knows_them_and_they_are_large_enough() -> None:
+    config = small_config()
+    sites = ["back"] * 3 + ["face"]
+    store = described(small_store(images=80), sex=["FEMALE", "male"], age=["50"], body_site=sites, institution=["x"])
+    rows = store.partition.clients[1].test
+    one = client_of_store(1, store, config, Workspace(config, 3))
+    found = one.evaluate(FULL)
+    truth, probabilities = predicted(store, rows)
+    assert list(found.groups) == ["age", "sex", "body_site"]
+    for place, name in enumerate(("female", "male")):
+        own = rows % 2 == place
+        matrix = confusion_matrix(truth[own], probabilities[own].argmax(axis=1), 3)
+        assert np.array_equal(found.groups["sex"].groups[name], matrix)
+    assert found.sums is not None
+    assert np.array_equal(found.groups["age"].groups["45-59"], found.sums.confusion)
+    assert (found.groups["body_site"].groups, found.groups["body_site"].too_few) == ({}, 20)  # five faces, so no back
+    assert one.evaluate(replace(FULL, full=False)).groups == {}
+    assert one.evaluate(replace(FULL, part="validation")).groups == {}
+    assert client(config).evaluate(FULL).groups == {}
+    odd = described(store, age=["old"])
+    with pytest.raises(DataError, match="client 1, test images: age 'old'; wanted years, 0 to 130, or nothing where"):
+        client_of_store(1, odd, config, Workspace(config, 3))
+
+
+def test_the_servers_own_test_images_are_described_alike() -> None:
+    store = described(half_right(small_store(images=80)), sex=["female", "male"])
+    config, validation, rows = small_config(), store.partition.clients[0].validation, store.partition.clients[0].test
+    found = {}
+    for name, given in (("with", validation), ("without", validation[:0])):
+        server = ServerPart(validation=given, test=rows)
+        dealt = store.dealt(replace(store.partition, clients=store.partition.clients[1:], server=server))
+        found[name] = OwnImages(config, dealt, Workspace(config, 3)).evaluate_fully(model(1), "test")
+        assert (found[name].groups["sex"].images, found[name].sums.images) == (20, 20)
+    wanted = describe_scaled(*predicted(store, validation), *predicted(store, rows))
+    assert {name: found["with"].numbers[name] for name in wanted} == pytest.approx(wanted, rel=1e-3)
+    assert found["without"].numbers.keys() == found["with"].numbers.keys() - wanted.keys()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedperl.errors import ConfigError
+from fedperl.evaluate import GroupCounts, binned_sums
 from fedperl.federation.known import PROFILE
 from fedperl.federation.ledger import Ledger, peer_frequency
 from fedperl.federation.messages import Evaluation, Failure, TrainTask, Update
@@ -332,6 +333,31 @@ def test_only_allowed_numbers_cross() -> None:
         Update("r", 1, 0, {}, {"melanoma_count": 7.0})
     with pytest.raises(ValueError, match="may not carry probabilities"):
         Evaluation("r", 1, 0, "test", {"probabilities": 0.1})
+    for name, value, wanted in (
+        ("temperature", 0.001, "0.01 to 100"),
+        ("temperature", -1.0, "0.01 to 100"),
+        ("temperature", 101.0, "0.01 to 100"),
+        ("ece_scaled", 1.1, "a share, 0 to 1"),
+        ("nll_scaled", -0.1, "0 to inf"),
+        ("brier_scaled", 2.1, "0 to 2"),
+    ):
+        with pytest.raises(ValueError, match=f"an evaluation carries {name} = {value}; wanted {wanted}"):
+            Evaluation("r", 1, 0, "test", {name: value})
+    Evaluation("r", 1, 0, "test", {"temperature": 100.0, "ece_scaled": 1 + 1e-15, "nll_scaled": 0.0})
+
+
+def test_only_groups_that_fit_the_counts_cross() -> None:
+    truth = np.arange(40) % 2
+    sums = binned_sums(truth, np.eye(2)[truth])
+    fine = GroupCounts({"male": np.diag([10, 10])}, 0)
+    assert Evaluation("r", 1, 0, "test", {}, sums, {"sex": fine}).groups["sex"].images == 20
+    with pytest.raises(ValueError, match="groups by age, sex, body_site, skin_type, .* found 'name'$"):
+        Evaluation("r", 1, 0, "test", {}, sums, {"name": fine})
+    with pytest.raises(ValueError, match="found 'sex' without those"):
+        Evaluation("r", 1, 0, "test", {}, None, {"sex": fine})
+    for bad in (np.diag([5, 4]), np.diag([10, 21]), np.array([[0, 10], [0, 0]])):
+        with pytest.raises(ValueError, match=r"at least 10|more than there are"):
+            Evaluation("r", 1, 0, "test", {}, sums, {"sex": GroupCounts({"male": bad}, 0)})
 
 
 def test_size_sampling_prefers_large_clients(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Arrays in, numbers out."""
 
 from fedperl.evaluate.binned import BINS, BinnedSums, binned_sums
+from fedperl.evaluate.binned_bootstrap import intervals_of_confidence, intervals_of_confusion
 from fedperl.evaluate.bootstrap import (
     BootstrapInterval,
     bootstrap_counts,
@@ -20,7 +21,15 @@ from fedperl.evaluate.communities import (
     peer_share,
     purity,
 )
-from fedperl.evaluate.describe import FULL_NUMBERS, describe
+from fedperl.evaluate.describe import (
+    FULL_NUMBERS,
+    SCALED_NUMBERS,
+    Description,
+    describe,
+    describe_fully,
+    describe_scaled,
+)
+from fedperl.evaluate.group_counts import ATTRIBUTES, GroupCounts, group_counts, group_names
 from fedperl.evaluate.improvement import ac_paper, additional_cost, relative_improvement
 from fedperl.evaluate.operating_points import (
     OperatingPoint,
@@ -63,8 +72,10 @@ from fedperl.evaluate.subgroups import Subgroup, Subgroups, age_bands, subgroups
 from fedperl.evaluate.summary import Extremes, Spread, extremes, spread, spread_without
 
 __all__ = [
+    "ATTRIBUTES",
     "BINS",
     "FULL_NUMBERS",
+    "SCALED_NUMBERS",
     "AtRisk",
     "Bin",
     "BinnedSums",
@@ -72,8 +83,10 @@ __all__ = [
     "Calibration",
     "Classification",
     "Curve",
+    "Description",
     "EarlyLate",
     "Extremes",
+    "GroupCounts",
     "GuaranteedRisk",
     "HeatMap",
     "Interval",
@@ -103,11 +116,17 @@ __all__ = [
     "classification",
     "confusion_matrix",
     "describe",
+    "describe_fully",
+    "describe_scaled",
     "early_and_late",
     "extremes",
     "fit_temperature",
     "fit_temperature_to_logits",
+    "group_counts",
+    "group_names",
     "heat_map",
+    "intervals_of_confidence",
+    "intervals_of_confusion",
     "main_intervals",
     "main_statistics",
     "operating_points",

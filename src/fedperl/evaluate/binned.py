@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedperl.evaluate.calibration import Bin, Confidences, reliability_bins
 from fedperl.evaluate.classification import (
     Classification,
     Counts,
@@ -105,6 +106,18 @@ class BinnedSums:
     def ece(self, bins: int = 15) -> float:
         """Return the expected calibration error over equal-width bins."""
         return sum(abs(b["gap"]) * b["images"] for b in self.reliability(bins)) / max(1, self.images)
+
+    def confidences(self) -> Confidences:
+        """Return each bin that holds images as one confidence, the mean of its images; the highest comes first."""
+        images, bins = self.confidence.sum(axis=1), len(self.confidence)
+        filled = np.flatnonzero(images)[::-1]
+        means = self.total_confidence[filled] / images[filled]
+        values = np.clip(means, filled / bins, (filled + 1) / bins)  # sums are told rounded: order must not suffer
+        return Confidences(values, images[filled], self.confidence[filled, 1])
+
+    def adaptive_bins(self) -> tuple[Bin, ...]:
+        """Return the bins of the paper's reliability diagrams, the least confident first; none without images."""
+        return reliability_bins(self.confidences(), "adaptive") if self.images else ()
 
     def risk_coverage(self) -> tuple[Floats, Floats, Floats]:
         """Return coverages, risks and thresholds: what is kept from a bin's lower edge on, the surest first."""

@@ -125,8 +125,13 @@ def _fit(truth: Counts, logits: Floats) -> float:
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     inverse = 1.0
+    slope, bend = slope_and_bend(inverse)
+    # So far out the slope may vanish in rounding: no end is mistaken for a minimum.
+    if slope < 0 and slope_and_bend(high)[0] <= 0:
+        return COLDEST
+    if slope > 0 and slope_and_bend(low)[0] >= 0:
+        return HOTTEST
     for _ in range(100):
-        slope, bend = slope_and_bend(inverse)
         if slope == 0.0:
             break
         low, high = (low, inverse) if slope > 0 else (inverse, high)
@@ -135,8 +140,7 @@ def _fit(truth: Counts, logits: Floats) -> float:
         if abs(following - inverse) <= 1e-10 * inverse:
             break
         inverse = following
-    if inverse >= 0.999 / COLDEST or inverse <= 1.001 / HOTTEST:
-        return COLDEST if inverse > 1 else HOTTEST
+        slope, bend = slope_and_bend(inverse)
     return 1 / inverse
 
 

@@ -67,12 +67,12 @@ def subgroups(truth: Labels, probabilities: Probabilities, values: Values, *, sm
         ValueError: as many values as images are wanted; or as `classification`.
     """
     truth, probabilities = checked(truth, probabilities)
-    names = _names(values)
+    names = known_names(values)
     if names.shape != truth.shape:
         raise ValueError(f"wanted one value an image, {truth.shape}, found {names.shape}")
     if smallest < 1:
         raise ValueError(f"smallest {smallest}; wanted at least 1")
-    present = sorted(set(names.tolist()) - {""}, key=_place)
+    present = sorted(set(names.tolist()) - {""}, key=sort_key)
     groups = tuple(_group(name, names == name, truth, probabilities, smallest) for name in present)
     return Subgroups(len(truth), int((names == "").sum()), smallest, groups)
 
@@ -88,7 +88,7 @@ def age_bands(ages: Values, edges: Sequence[float] = AGES) -> npt.NDArray[np.str
     """
     if not len(edges) or min(edges) <= 0 or any(b <= a for a, b in pairwise(edges)):
         raise ValueError(f"edges {list(edges)}; wanted at least one, above 0 and ascending")
-    written = _names(ages)
+    written = known_names(ages)
     years = np.array([_years(age) for age in written.tolist()], dtype=np.float64)
     names = [f"{a:.0f}-{b - 1:.0f}" for a, b in pairwise([0.0, *edges])] + [f"{edges[-1]:.0f}+"]
     place = np.searchsorted(np.array(edges), years, side="right")
@@ -96,14 +96,14 @@ def age_bands(ages: Values, edges: Sequence[float] = AGES) -> npt.NDArray[np.str
     return found
 
 
-def _names(values: Values) -> npt.NDArray[np.str_]:
+def known_names(values: Values) -> npt.NDArray[np.str_]:
     """Return the values as text, "" where unknown."""
     given = np.asarray(values, dtype=object)
     found = np.char.strip(np.array([str(value) for value in given.ravel().tolist()], dtype=np.str_))
     return np.where(np.isin(np.char.lower(found), UNKNOWN), "", found).reshape(given.shape)
 
 
-def _place(name: str) -> tuple[float, str]:
+def sort_key(name: str) -> tuple[float, str]:
     """Return what sorts bands and types by their number, the rest by name."""
     number = re.match(r"\d+", name)
     return (float(number[0]) if number else float("inf"), name)

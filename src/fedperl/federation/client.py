@@ -1,14 +1,17 @@
 """The client's side of a round: train on its own images, evaluate on its own images, send what is allowed."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedperl.data.manifest import Indices, Manifest, Names
 from fedperl.data.partition import PARTS, ClientPart
 from fedperl.data.store import Store
-from fedperl.evaluate import binned_sums, classification, describe
+from fedperl.errors import DataError
+from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_fully, group_names
 from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
 from fedperl.learn.local_images import LocalImages
@@ -86,6 +89,8 @@ class EvaluationImages:
 
     images: Tensor  # (n, 3, h, w) uint8
     labels: Tensor  # (n,)
+    groups: Mapping[str, Names] = field(default_factory=dict)
+    """Attribute -> (n,): each patient's age band, sex, body site or skin type; of test images, where it is known."""
 
 
 class Client:
@@ -187,14 +192,24 @@ class Client:
     def evaluate(self, task: EvaluateTask, state: State | None = None) -> Evaluation:
         """Return the allowed numbers of the model, with the batch norm it keeps, on its own images of one part."""
         load_into(self.work.net, task.model.state | part_of(state or {}, BATCH_NORM))
-        data = self.evaluation[task.part]
-        probabilities = predict(self.work.net, data.images).cpu().numpy()
-        truth = data.labels.cpu()
-        numbers = (describe if task.full else _plainly)(truth.numpy(), probabilities)
+        truth, probabilities = self._predictions(task.part)
+        found = self._described(task.part, truth, probabilities) if task.full else None
+        numbers = classification(truth, probabilities).to_dict() if found is None else found.numbers
         logs = torch.from_numpy(probabilities).clamp_min(1e-12).log()
-        numbers["loss"] = float(F.nll_loss(logs, truth, weight=self.class_weights))
-        sums = binned_sums(truth.numpy(), probabilities) if task.full else None
-        return Evaluation(task.run, task.round, self.number, task.part, numbers, sums)
+        numbers["loss"] = float(F.nll_loss(logs, torch.from_numpy(truth), weight=self.class_weights))
+        sums, groups = (None, {}) if found is None else (found.sums, found.groups)
+        return Evaluation(task.run, task.round, self.number, task.part, numbers, sums, groups)
+
+    def _predictions(self, part: str) -> tuple[Labels, Probabilities]:
+        """Return the truth and what the network at hand says of one part."""
+        data = self.evaluation[part]
+        return data.labels.cpu().numpy(), predict(self.work.net, data.images).cpu().numpy()
+
+    def _described(self, part: str, truth: Labels, probabilities: Probabilities) -> Description:
+        """Return all that may be told; of test images also with the temperature of the validation images."""
+        fits = part == "test" and len(self.evaluation["validation"].labels) > 0
+        fit_on = self._predictions("validation") if fits else None
+        return describe_fully(truth, probabilities, groups=self.evaluation[part].groups, fit_on=fit_on)
 
     def _teacher(self, task: TrainTask, state: State, start: State) -> nn.Module | None:
         """Return the network that labels or teaches beside the trained one."""
@@ -203,10 +218,6 @@ class Client:
             return None
         kept = part_of(state, TEACHER) if source == "ema" else {}
         return self.work.teacher(kept or start)
-
-
-def _plainly(truth: Labels, probabilities: Probabilities) -> dict[str, float]:
-    return classification(truth, probabilities).to_dict()
 
 
 def _guarded(relation: Tensor, data: LocalImages) -> Tensor:
@@ -228,6 +239,7 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
         labelled, unlabelled = torch.cat([labelled, unlabelled]), unlabelled[:0]
     training = LocalImages(images, labels, labelled, unlabelled, len(store.classes))
     evaluation = {name: EvaluationImages(images[place[name]], labels[place[name]]) for name in ("validation", "test")}
+    evaluation["test"] = replace(evaluation["test"], groups=groups_of(store.manifest, part.test, f"client {number}"))
     streams = len(part.step) > 0 and len(unlabelled) > 0
     return Client(
         number,
@@ -238,6 +250,19 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
         torch.from_numpy(part.step).to(config.device) if streams else None,
         config.federation.rounds_per_step,
     )
+
+
+def groups_of(manifest: Manifest, rows: Indices, whose: str) -> dict[str, Names]:
+    """Return the groups of these images by attribute, as far as the manifest knows them.
+
+    Raises:
+        DataError: an age that is no number of years.
+    """
+    try:
+        known = {name: group_names(name, manifest.about[name][rows]) for name in ATTRIBUTES if name in manifest.about}
+    except ValueError as error:
+        raise DataError(f"{whose}, test images: {error}, or nothing where it is unknown") from None
+    return {name: names for name, names in known.items() if (names != "").any()}
 
 
 def _places(part: ClientPart) -> dict[str, slice]:

@@ -2,16 +2,19 @@
 
 Towards a client: the global model, an anonymized peer, FedIRM's averaged relation matrix, settings. Raw peers exist for
 research on the local engine. From a client: a model, the relation matrix of its labelled images where the method asks
-for one, and the numbers on two fixed lists. A client's update has no way out of the server.
+for one, the numbers on two fixed lists, and of a model that is reported counts in bins and of groups of ten images or
+more. A client's update has no way out of the server.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
-from fedperl.evaluate import FULL_NUMBERS, BinnedSums
+from fedperl.evaluate import ATTRIBUTES, FULL_NUMBERS, SCALED_NUMBERS, BinnedSums, GroupCounts
+from fedperl.evaluate.scaling import COLDEST, HOTTEST
 from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.state import State, size_in_bytes
 from fedperl.peers import AnonymizedPeer, RawPeers
@@ -30,8 +33,16 @@ UPDATE_NUMBERS = frozenset(
         "accuracy",  # of the sent model on the client's own images, where a policy asks for it
     }
 )
-SHARES = frozenset({"accepted", "certain", "accuracy"})
-EVALUATION_NUMBERS = FULL_NUMBERS | frozenset(
+SHARE = (0.0, 1.0)
+RANGES = {
+    **dict.fromkeys(("accepted", "certain", "accuracy", "ece_scaled"), SHARE),
+    "temperature": (COLDEST, HOTTEST),
+    "nll_scaled": (0.0, math.inf),
+    "brier_scaled": (0.0, 2.0),
+}
+"""What some numbers lie between."""
+ROUNDING = 1e-9
+EVALUATION_NUMBERS = frozenset(
     {
         "images",
         "loss",
@@ -43,6 +54,8 @@ EVALUATION_NUMBERS = FULL_NUMBERS | frozenset(
         "macro_f1",
         "macro_precision",
         "macro_recall",
+        *FULL_NUMBERS,
+        *SCALED_NUMBERS,
     }
 )
 
@@ -125,7 +138,7 @@ class EvaluateTask:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Client to server: the allowed numbers, and counts in bins; nothing of any single image."""
+    """Client to server: the allowed numbers, and counts in bins and of groups; nothing of any single image."""
 
     run: str
     round: int
@@ -133,9 +146,18 @@ class Evaluation:
     part: Literal["validation", "test"]
     numbers: dict[str, float]
     sums: BinnedSums | None = None
+    groups: Mapping[str, GroupCounts] = field(default_factory=dict)
+    """By attribute, of what the client knows of its patients."""
 
     def __post_init__(self) -> None:
         _only(EVALUATION_NUMBERS, self.numbers, "an evaluation")
+        for attribute, counts in self.groups.items():
+            if attribute not in ATTRIBUTES or self.sums is None:
+                raise ValueError(
+                    f"an evaluation may carry groups by {', '.join(ATTRIBUTES)}, beside counts in bins; "
+                    f"found {attribute!r}{'' if self.sums else ' without those'}"
+                )
+            counts.check(self.sums.confusion)
 
 
 def _only(allowed: frozenset[str], numbers: dict[str, float], what: str) -> None:
@@ -145,5 +167,7 @@ def _only(allowed: frozenset[str], numbers: dict[str, float], what: str) -> None
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{what} may carry finite numbers alone; {name} is {value!r}")
-        if name in SHARES and not 0 <= value <= 1:
-            raise ValueError(f"{what} carries {name} = {value!r}; wanted a share, 0 to 1")
+        low, high = RANGES.get(name, (-math.inf, math.inf))
+        if not low - ROUNDING <= value <= high + ROUNDING:
+            share = "a share, " if (low, high) == SHARE else ""
+            raise ValueError(f"{what} carries {name} = {value!r}; wanted {share}{low:g} to {high:g}")

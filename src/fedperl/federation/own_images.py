@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from fedperl.data.manifest import Indices
 from fedperl.data.partition import SERVER_PARTS
 from fedperl.data.store import Store
-from fedperl.evaluate import BinnedSums, binned_sums, classification, describe
+from fedperl.evaluate import Description, classification, describe_fully
 from fedperl.evaluate.classification import Labels, Probabilities
-from fedperl.federation.client import EvaluationImages, Workspace
+from fedperl.federation.client import EvaluationImages, Workspace, groups_of
 from fedperl.federation.known import model_of
 from fedperl.federation.server import Server
 from fedperl.learn.local_images import LocalImages
@@ -29,7 +29,7 @@ class OwnImages:
     def __init__(self, config: Config, store: Store, work: Workspace) -> None:
         self.config, self.work, self.classes = config, work, len(store.classes)
         self.parts: dict[str, EvaluationImages] = {
-            part: _images(store, rows, config.device)
+            part: _images(store, rows, config.device, part)
             for part in SERVER_PARTS
             if len(rows := getattr(store.partition.server, part))
         }
@@ -54,10 +54,12 @@ class OwnImages:
         """Return the numbers of a model on one part."""
         return classification(*self._predictions(state, part)).to_dict()
 
-    def evaluate_fully(self, state: State, part: str) -> tuple[dict[str, float], BinnedSums]:
-        """Return all numbers of a model on one part, and the counts behind its curves."""
+    def evaluate_fully(self, state: State, part: str) -> Description:
+        """Return all numbers and counts of a model on one part; of test images also with a fitted temperature."""
+        fits = part == "test" and "validation" in self.parts
+        fit_on = self._predictions(state, "validation") if fits else None
         truth, probabilities = self._predictions(state, part)
-        return describe(truth, probabilities), binned_sums(truth, probabilities)
+        return describe_fully(truth, probabilities, groups=self.parts[part].groups, fit_on=fit_on)
 
     def _predictions(self, state: State, part: str) -> tuple[Labels, Probabilities]:
         load_into(self.work.net, state)
@@ -111,6 +113,7 @@ class OwnImages:
         return {"accuracy": float(np.mean(values)), "least": min(values), "most": max(values), "clients": len(values)}
 
 
-def _images(store: Store, rows: Indices, device: str) -> EvaluationImages:
+def _images(store: Store, rows: Indices, device: str, part: str) -> EvaluationImages:
     labels = torch.from_numpy(store.manifest.label[rows])
-    return EvaluationImages(torch.from_numpy(store.pixels(rows)).to(device), labels.to(device))
+    groups = groups_of(store.manifest, rows, "the server") if part == "test" else {}
+    return EvaluationImages(torch.from_numpy(store.pixels(rows)).to(device), labels.to(device), groups)

@@ -170,7 +170,7 @@ class RunFolder:
         path = self.path / "curves.json"
         try:
             return dict(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
 
     def write_results(self, results: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class RunFolder:
         path = self.path / "results.json"
         try:
             return dict(json.loads(path.read_text())) if path.exists() else None
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
 
 

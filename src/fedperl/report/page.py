@@ -13,8 +13,10 @@ from typing import Any
 
 from fedperl import __version__
 from fedperl.errors import RunError
+from fedperl.evaluate.subgroups import SMALLEST
 from fedperl.files import write_durably
 from fedperl.report.page_data import CHOICES, PageRun, embedded, read_runs, shared_choice
+from fedperl.report.page_groups import groups_tables, left_out
 from fedperl.report.page_summary import SAME, cautions, summary
 from fedperl.report.page_tables import (
     classes_tables,
@@ -24,9 +26,11 @@ from fedperl.report.page_tables import (
     hashes_table,
     origin_table,
     runs_table,
+    scaling_table,
     settings,
     settings_table,
     table,
+    together_table,
 )
 
 PART = re.compile(r"\{\{(\w+)\}\}")
@@ -36,12 +40,17 @@ LIMITS = (
     "about a patient.",
     "The page holds no image and no prediction of a single image, but counts of each client's predictions, in 200 bins "
     "of confidence and by class. Where a client has one or two images of a class, those counts say much about them: "
-    "share the page as you would share such counts.",
+    "share the page as you would share such counts. Of patients' groups a client tells those of ten images or more.",
     "All numbers are from one data set, split among the clients. They say nothing of hospitals, cameras or patients "
     "that are not in it.",
     "ECE is never below 0, and with few images even a perfectly calibrated model shows one above it: an interval of it "
-    "never contains 0. Compare it between runs on the same images, not with 0. No temperature was fitted: it is what "
-    "the model gives before any scaling.",
+    "never contains 0. Compare it between runs on the same images, not with 0.",
+    "A temperature is fitted by each client on its own validation images; the ECE “with temperature” is that of its "
+    "test images. All other numbers, diagrams and thresholds are of the model as it is, without a temperature. One at "
+    "the end of the range that is tried means little.",
+    "Intervals of 95 % answer: with other test images like these, drawn one by one, where would this model's number "
+    "lie? They say nothing of another training or another hospital, are too narrow where several images are of one "
+    "lesion or patient, and have no width where all images are right or all wrong.",
     "In the tables, ECE and MCE are over adaptive bins, as in the paper; in the diagrams, over bins of equal width, "
     "which you choose. The two differ.",
     "Curves, areas by class and thresholds are from counts in bins: images of one bin count as equally sure.",
@@ -52,6 +61,13 @@ LIMITS = (
 )
 
 
+INTERVAL = (
+    "In brackets: where 95 % of the values lie when the test images are drawn again, with replacement, 1,000 times. "
+    "The model stays the same: another training moves the numbers too. Runs are tested on the same images, so that "
+    "intervals that overlap may still differ."
+)
+
+
 def write_report(folders: Sequence[Path], out: Path, title: str | None = None) -> int:
     """Write the page of these run folders to a file and return its size in bytes.
 
@@ -59,10 +75,11 @@ def write_report(folders: Sequence[Path], out: Path, title: str | None = None) -
         RunError: a folder holds no run, its files cannot be used, the runs do not belong on one page, or it cannot be
             written there.
     """
+    runs = read_runs(folders)
     if out.is_dir() or not out.parent.is_dir():
         found = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
         raise RunError(f"{out}: {found}; wanted a file to write the page to")
-    page = runs_page(read_runs(folders), title).encode()
+    page = runs_page(runs, title).encode()
     write_durably(out, page, mode=0o644)
     return len(page)
 
@@ -124,7 +141,7 @@ def _of_results(runs: Sequence[PageRun], every: Sequence[PageRun]) -> list[Secti
     choice = shared_choice(runs)
     which = f"Models: {CHOICES[choice]}, chosen on validation images." if choice != "last" else "Models: last round."
     return [
-        ("summary", "Summary", _summary(runs, choice, which) + _care(every)),
+        ("summary", "Summary", _summary(runs, choice, which) + _care(every, choice)),
         ("results", "Results", _results(runs, choice, which)),
         ("trust", "How far it can be trusted", _asset("trust.html")),
     ]
@@ -172,8 +189,8 @@ def _of_run(sentence: str, runs: Sequence[PageRun]) -> str:
     return escape(sentence)
 
 
-def _care(runs: Sequence[PageRun]) -> str:
-    found = cautions(runs)
+def _care(runs: Sequence[PageRun], choice: str) -> str:
+    found = cautions(runs, choice)
     return f'<aside class="care"><h3>Read with care</h3>{_list(found)}</aside>' if found else ""
 
 
@@ -186,15 +203,39 @@ def _results(runs: Sequence[PageRun], choice: str, which: str) -> str:
             '<p class="soft">AUROC and AUPRC are means over the classes that a client has, each against the rest, from '
             "probabilities; “from labels” is the variant of the paper's tables. Lower is better for ECE, MCE, Brier "
             "and AURC. Coverage at a risk: the share of images that could be answered with no more wrong answers than "
-            "that, had the threshold been known.</p>",
+            "that, had the threshold been known. With temperature: each client's own, likeliest on its validation "
+            "images; above 1 the model was too sure. With few of them, or one that the model held impossible, ECE may "
+            "rise.</p>",
+            together_table(runs, choice),
+            f'<p class="soft">{INTERVAL}</p>',
             "<h3>By client</h3>",
             '<figure id="figure-clients"></figure>',
             clients_table(runs, choice),
             '<p class="soft">The mean without client 8, whose images are unlike all others in the paper, is of the '
             "same models, not of models that were trained without it.</p>",
+            scaling_table(runs, choice),
             "<h3>By class</h3>",
             classes_tables(runs, choice),
             '<p class="soft">–: the class has no test image, or no other has.</p>',
+            _patients(runs, choice),
+        ]
+    )
+
+
+def _patients(runs: Sequence[PageRun], choice: str) -> str:
+    """Return the results by patient group; nothing where no client knows one."""
+    tables = groups_tables(runs, choice)
+    if not tables:
+        return ""
+    return "\n".join(
+        [
+            "<h3>By patient group</h3>",
+            "<p>Whether the model serves all alike, as far as the images' lists tell age, sex, body site or skin type. "
+            "Groups differ in their lesions too: a group with harder lesions has lower numbers from the same model, so "
+            "look at balanced accuracy beside accuracy, and at whether intervals are apart. Groups of fewer than "
+            f"{SMALLEST} images are named, not computed.</p>",
+            tables,
+            f'<div class="soft"><p>Images in none of these groups:</p>{_list(left_out(runs, choice))}</div>',
         ]
     )
 

@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from fedperl.errors import RunError
-from fedperl.evaluate import BinnedSums, additional_cost, early_and_late, heat_map, peer_counts, purity
+from fedperl.evaluate import (
+    BinnedSums,
+    BootstrapInterval,
+    GroupCounts,
+    additional_cost,
+    early_and_late,
+    heat_map,
+    peer_counts,
+    purity,
+)
 from fedperl.evaluate.communities import Help
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import digest
+from fedperl.report.page_counts import Counted, Intervals, read_counts
 from fedperl.settings import Config
 
 CHOICES = {
@@ -39,11 +49,18 @@ class PageRun:
     """Rounds so far; with the client, where clients train alone."""
     results: Mapping[str, Any] | None
     """None while the run is not finished."""
-    chosen: Mapping[str, Mapping[str, str]]
-    """Choice -> client -> key in `sums`."""
-    sums: Mapping[str, Mapping[str, BinnedSums]]
-    """Key -> "test" and "validation" -> counts."""
+    counted: Counted
     hashes: Mapping[str, str]
+
+    @property
+    def chosen(self) -> Mapping[str, Mapping[str, str]]:
+        """Choice -> client -> key in `sums`."""
+        return self.counted.chosen
+
+    @property
+    def sums(self) -> Mapping[str, Mapping[str, BinnedSums]]:
+        """Key -> "test" and "validation" -> counts."""
+        return self.counted.sums
 
     @property
     def rounds_done(self) -> int:
@@ -76,6 +93,19 @@ class PageRun:
         total = found[0]
         for one in found[1:]:
             total = total + one
+        return total
+
+    def intervals(self, choice: str) -> dict[str, Intervals]:
+        """Return each client's numbers on test images with their intervals, where its counts are known."""
+        keys, known = clients_first(dict(self.chosen.get(choice, {}))), self.counted.intervals
+        return {client: known[key] for client, key in keys.items() if key in known}
+
+    def groups(self, choice: str) -> dict[str, GroupCounts]:
+        """Return the test counts of patients' groups by attribute, added up over the clients."""
+        total: dict[str, GroupCounts] = {}
+        for key in clients_first(dict(self.chosen.get(choice, {}))).values():
+            for attribute, counts in self.counted.groups.get(key, {}).items():
+                total[attribute] = total[attribute] + counts if attribute in total else counts
         return total
 
     def helped(self) -> list[Help]:
@@ -117,13 +147,12 @@ def read_run(path: Path) -> PageRun:
         raise RunError(f"{path}: {'no such folder' if not path.is_dir() else 'holds no config.toml'}; wanted {wanted}")
     config = folder.read_config()
     results = folder.read_results()
-    chosen: dict[str, dict[str, str]] = {}
-    sums: dict[str, dict[str, BinnedSums]] = {}
+    counted = Counted()
     if results is not None:
         lacking = [key for key in ("test", "over_clients", "totals", "classes", "seconds") if key not in results]
         if lacking:
             raise RunError(f"{path / 'results.json'}: holds no {lacking[0]!r}; wanted the results of a finished run")
-        chosen, sums = _read_sums(folder, len(results["classes"]))
+        counted = read_counts(folder, len(results["classes"]))
     return PageRun(
         config.name,
         path,
@@ -131,8 +160,7 @@ def read_run(path: Path) -> PageRun:
         _sources(path / "partition.csv"),
         tuple(_lines(folder)),
         results,
-        chosen,
-        sums,
+        counted,
         _hashes(path) if results is not None else {},
     )
 
@@ -198,6 +226,10 @@ def _embedded_run(run: PageRun) -> dict[str, Any]:
             name: {client: _plain(numbers.get("weighted_f1")) for client, numbers in run.tested(name).items()}
             for name in run.chosen
         },
+        "f1_interval": {
+            name: {client: _bounds(found["weighted_f1"]) for client, found in run.intervals(name).items()}
+            for name in run.chosen
+        },
         "training": _training(run),
         "peers": _peers(run),
     }
@@ -252,28 +284,13 @@ def _peers(run: PageRun) -> dict[str, Any] | None:
     }
 
 
+def _bounds(interval: BootstrapInterval) -> list[float | None]:
+    return [_plain(interval.low), _plain(interval.high)]
+
+
 def _plain(value: Any) -> float | None:
     """Return a number that JSON knows, to five digits; None for what is missing or not finite."""
     return round(float(value), 5) if value is not None and math.isfinite(float(value)) else None
-
-
-def _read_sums(folder: RunFolder, classes: int) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, BinnedSums]]]:
-    found, path = folder.read_curves(), folder.path / "curves.json"
-    try:
-        sums = {
-            key: {part: BinnedSums.from_dict(counts) for part, counts in parts.items()}
-            for key, parts in found["sums"].items()
-        }
-        chosen = {name: dict(keys) for name, keys in found["chosen"].items()}
-        shapes = {one.scores.shape for parts in sums.values() for one in parts.values()}
-        if len(shapes) > 1 or any(shape[0] != classes for shape in shapes):
-            raise ValueError(f"counts of shapes {sorted(shapes)}; wanted one shape, of {classes} classes")
-        missing = [key for keys in chosen.values() for key in keys.values() if key not in sums]
-        if missing:
-            raise ValueError(f"no counts under {missing[0]!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path}: cannot be used: {error}") from None
-    return chosen, sums
 
 
 def _lines(folder: RunFolder) -> list[tuple[str | None, dict[str, Any]]]:
@@ -283,9 +300,16 @@ def _lines(folder: RunFolder) -> list[tuple[str | None, dict[str, Any]]]:
         alone = folder.path / "clients"
         for path in sorted(alone.iterdir(), key=lambda p: (len(p.name), p.name)) if alone.is_dir() else []:
             found += [(path.name, line) for line in RunFolder(path).read_metrics()]
+        wrong = [number for number, (_, line) in enumerate(found, start=1) if not _is_round(line)]
+        if wrong:
+            raise ValueError(f"line {wrong[0]} is not of a round")
     except (OSError, ValueError) as error:
         raise RunError(f"{folder.metrics}: cannot be read: {error}") from None
     return found
+
+
+def _is_round(line: Any) -> bool:
+    return isinstance(line, dict) and "round" in line and isinstance(line.get("validation"), dict)
 
 
 def _sources(path: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedperl.evaluate import BinnedSums, extremes
+from fedperl.evaluate.scaling import COLDEST, HOTTEST
 from fedperl.report.page_data import SERVER, PageRun
 
 SAME = 0.005
@@ -32,7 +33,7 @@ def summary(runs: Sequence[PageRun], choice: str) -> dict[str, list[str]]:
     return {question: [answer for answer in answers if answer] for question, answers in found.items()}
 
 
-def cautions(runs: Sequence[PageRun]) -> list[str]:
+def cautions(runs: Sequence[PageRun], choice: str) -> list[str]:
     """Return what keeps the numbers from being compared or believed further than they go."""
     found, finished = [], [run for run in runs if run.results is not None]
     for run in runs:
@@ -54,12 +55,25 @@ def cautions(runs: Sequence[PageRun]) -> list[str]:
             f"Clients have {min(images)} to {max(images)} test images: one image more or less right moves a client's "
             "numbers visibly."
         )
+    for run in finished:
+        ends = sum(at_end(one.get("temperature")) for one in run.tested(choice).values())
+        if ends:
+            found.append(
+                f"{run.name}: at {ends} of {len(run.tested(choice))} clients the temperature is at the end of what is "
+                f"tried ({COLDEST:g} to {HOTTEST:g}): their validation images, all of them right or hardly any, do not "
+                "determine one. Leave these temperatures, and means over them, aside."
+            )
     for run in runs:
         if run.config.privacy == "research" and not run.config.federation.alone:
             found.append(f"{run.name} was trained with privacy = 'research', which is not for real patients.")
     if any(run.config.data.source == "dermsim" for run in runs):
         found.append("The images are drawn by a program (dermsim): the numbers say nothing about patients.")
     return found
+
+
+def at_end(temperature: float | None) -> bool:
+    """Return whether a temperature is the coldest or the hottest that is tried."""
+    return temperature is not None and not COLDEST < temperature < HOTTEST
 
 
 def client_name(run: PageRun, client: str) -> str:
@@ -123,8 +137,10 @@ def _calibrated(run: PageRun, choice: str) -> str:
         what = "on the whole neither too sure nor too unsure"
     else:
         what = f"on the whole too {'sure' if gap > 0 else 'unsure'} by {100 * abs(gap):.0f} points"
-    ece = run.results["over_clients"][choice].get("ece")
-    mean = f"; ECE {ece['mean']:.3f} as a mean over clients" if ece else ""
+    over = run.results["over_clients"][choice]
+    mean = f"; ECE {over['ece']['mean']:.3f} as a mean over clients" if "ece" in over else ""
+    if mean and "ece_scaled" in over:
+        mean += f", {over['ece_scaled']['mean']:.3f} with a temperature fitted on each client's validation images"
     return (
         f"{run.name}: says {100 * confidence:.0f} % on average and is right in {100 * accuracy:.0f} % of the images: "
         f"{what}{mean}."

@@ -6,9 +6,16 @@ from typing import Any
 
 from fedperl import __version__
 from fedperl.config import flat
-from fedperl.evaluate import Spread, spread, spread_without
+from fedperl.evaluate import (
+    BootstrapInterval,
+    Spread,
+    intervals_of_confidence,
+    intervals_of_confusion,
+    spread,
+    spread_without,
+)
 from fedperl.report.page_data import SERVER, PageRun
-from fedperl.report.page_summary import client_name, differences, f1_by_client
+from fedperl.report.page_summary import at_end, client_name, differences, f1_by_client
 
 OUTLIER = "8"
 """The paper's client whose images are unlike all others: averages are given without it too."""
@@ -23,6 +30,8 @@ NUMBERS = {
     "macro_auprc": "AUPRC",
     "hard_auroc": "AUROC, from labels",
     "ece": "ECE",
+    "ece_scaled": "ECE, with temperature",
+    "temperature": "temperature",
     "mce": "MCE",
     "brier": "Brier",
     "aurc": "AURC",
@@ -31,6 +40,18 @@ NUMBERS = {
     "coverage_at_20": "at 20 %",
 }
 """Key in the results -> how a person reads it."""
+
+
+TOGETHER = {
+    "weighted_f1": "weighted F1",
+    "macro_f1": "macro F1",
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "ece": "ECE, 15 equal bins",
+    "aurc": "AURC",
+    "coverage_at_risk_10": "coverage at 10 % risk",
+}
+"""The same of those that are given with an interval, over all images together."""
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, wide: str = "") -> str:
@@ -77,13 +98,30 @@ def glance_table(runs: Sequence[PageRun], choice: str) -> str:
     return table("At a glance: means over clients, on test images", head, rows)
 
 
+def together_table(runs: Sequence[PageRun], choice: str) -> str:
+    """Return one row a run: its numbers on the test images of all clients together, each with its interval."""
+    rows = []
+    for run in runs:
+        sums = run.pooled(choice)
+        known = {}
+        if sums is not None and sums.images:
+            known = intervals_of_confusion(sums.confusion) | intervals_of_confidence(sums)
+        rows.append([run.name, *(ranged(known.get(key)) for key in TOGETHER)])
+    caption = "Test images of all clients together: value [95 % interval]"
+    return table(caption, ["run", *TOGETHER.values()], rows)
+
+
 def clients_table(runs: Sequence[PageRun], choice: str) -> str:
     """Return one row a client, then one a community, then the means with and without the outlier."""
     values = {run.name: f1_by_client(run, choice) for run in runs}
-    clients = sorted({client for found in values.values() for client in found}, key=lambda c: (c == SERVER, len(c), c))
-    rows = [
-        [client_name(runs[0], client), *(_number(values[run.name].get(client)) for run in runs)] for client in clients
-    ]
+    known = {run.name: run.intervals(choice) for run in runs}
+    clients = _clients(values)
+    rows = []
+    for client in clients:
+        found = [known[run.name].get(client, {}).get("weighted_f1") for run in runs]
+        given = [_number(values[run.name].get(client)) for run in runs]
+        cells = [plain if one is None else ranged(one) for one, plain in zip(found, given, strict=True)]
+        rows.append([client_name(runs[0], client), *cells])
     sources = runs[0].sources
     for source in dict.fromkeys(sources):
         members = [str(number) for number, other in enumerate(sources) if other == source and str(number) in clients]
@@ -96,7 +134,19 @@ def clients_table(runs: Sequence[PageRun], choice: str) -> str:
             str(spread_without(values[run.name], [OUTLIER])) if OUTLIER in values[run.name] else NONE for run in runs
         ]
         rows.append([f"Mean, without client {OUTLIER}", *cells])
-    return table("Weighted F1 by client, test images", ["client", *(run.name for run in runs)], rows, wide="Mean")
+    caption = "Weighted F1 by client, test images: value [95 % interval]"
+    return table(caption, ["client", *(run.name for run in runs)], rows, wide="Mean")
+
+
+def scaling_table(runs: Sequence[PageRun], choice: str) -> str:
+    """Return one row a client: its ECE before and after its temperature, and the temperature."""
+    tested = {run.name: run.tested(choice) for run in runs}
+    rows = [
+        [client_name(runs[0], client), *(_scaled(tested[run.name].get(client, {})) for run in runs)]
+        for client in _clients(tested)
+    ]
+    caption = "ECE by client, test images: before → with its temperature T"
+    return table(caption, ["client", *(run.name for run in runs)], rows)
 
 
 def classes_tables(runs: Sequence[PageRun], choice: str) -> str:
@@ -194,6 +244,24 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)
+
+
+def ranged(found: BootstrapInterval | None) -> str:
+    """Return a number with its interval."""
+    if found is None or found.value is None:
+        return NONE
+    return f"{found.value:.3f}" + ("" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]")
+
+
+def _scaled(numbers: Mapping[str, float]) -> str:
+    temperature = numbers.get("temperature")
+    known = NONE if temperature is None else f"{temperature:.2f}{' (end of range)' if at_end(temperature) else ''}"
+    return f"{_number(numbers.get('ece'))} → {_number(numbers.get('ece_scaled'))}, T {known}"
+
+
+def _clients(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the clients that any run has, by number, the server last."""
+    return sorted({client for one in found.values() for client in one}, key=lambda c: (c == SERVER, len(c), c))
 
 
 def _number(value: float | None) -> str:

@@ -171,6 +171,16 @@ def evaluation_tables(found: Results) -> list[Table | str]:
         shown.append(table)
     if "malignancy" in found:
         shown.append(_malignancy_table(found["malignancy"]))
+    views = {"classes": "all classes", "malignancy": "malignant against benign"}
+    known = {name: found["calibration"][view] for view, name in views.items() if view in found.get("calibration", {})}
+    if known:
+        table = Table(title="Calibration; ECE and MCE over adaptive bins")
+        table.add_column("view")
+        for name in ("ECE", "MCE", "Brier", "NLL"):
+            table.add_column(name, justify="right")
+        for name, numbers in known.items():
+            table.add_row(name, *(f"{numbers[key]:.3f}" for key in ("ece", "mce", "brier", "nll")))
+        shown.append(table)
     return shown
 
 

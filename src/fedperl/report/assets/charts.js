@@ -107,9 +107,9 @@ function lineChart({ label, width, series, x, y, diagonal = false, cursor = null
   return { svg: probe, marks };
 }
 
-// One row a client, one dot a run.
+// One row a client, one dot a run, with its interval as a line.
 function dotChart({ label, width, rows, series, x, chosen }) {
-  const left = width < 480 ? 104 : 170, right = 16, pitch = 26;
+  const left = width < 480 ? 104 : 170, right = 16, gap = Math.min(6, 24 / series.length), pitch = Math.max(26, 12 + gap * series.length);
   const svg = canvas(width, 10, label);
   const top = legend(svg, series.map((s) => ({ ...s, mark: true })), width < 480 ? 8 : left, width) + 6;
   const height = top + rows.length * pitch + 42;
@@ -126,15 +126,15 @@ function dotChart({ label, width, rows, series, x, chosen }) {
     const y = top + (i + 0.5) * pitch, bold = chosen === row.client;
     svg.append(words(left - 8, y + 4, shorten(row.name, width < 480 ? 14 : 24),
       { "text-anchor": "end", "font-weight": bold ? 700 : 400 }));
-    const values = series.map((s) => s.values[row.client]).filter((v) => v !== null && v !== undefined);
-    if (values.length) {
-      svg.append(line(px(Math.min(...values)), y, px(Math.max(...values)), y, "var(--soft)", { "stroke-width": bold ? 3 : 1.2 }));
-    }
+    if (i) svg.append(line(left, y - pitch / 2, width - right, y - pitch / 2, "var(--grid)", { "stroke-width": 0.6 }));
     series.forEach((s, k) => {
-      const value = s.values[row.client], cy = y + (k - (series.length - 1) / 2) * Math.min(4, 12 / series.length); // equal ones stay visible
+      const value = s.values[row.client], cy = y + (k - (series.length - 1) / 2) * gap; // equal ones stay visible
       if (value === null || value === undefined) return;
-      svg.append(drawn("circle", { cx: px(value), cy, r: bold ? 6.5 : 5, style: { fill: colour(s.place), stroke: "var(--page)" } }));
-      marks.push({ x: px(value), y: cy, text: `${row.name}, ${s.name}: ${x.name} ${fixed(value)}` });
+      const [from, to] = s.intervals[row.client] || [null, null], known = from !== null && to !== null;
+      if (known) svg.append(line(px(from), cy, px(to), cy, colour(s.place), { "stroke-width": bold ? 2.4 : 1.4 }));
+      svg.append(drawn("circle", { cx: px(value), cy, r: bold ? 6 : 4.5, style: { fill: colour(s.place), stroke: "var(--page)" } }));
+      const read = `${row.name}, ${s.name}: ${x.name} ${fixed(value)}`;
+      marks.push({ x: px(value), y: cy, text: known ? `${read}, 95 % interval ${fixed(from)} to ${fixed(to)}` : read });
     });
   });
   return { svg, marks };
@@ -239,7 +239,8 @@ function asFile(svg) {
 
 function asCsv(head, rows) {
   const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
+    let text = value === null || value === undefined ? "" : String(value);
+    if (typeof value === "string" && /^[=+@\t\r-]/.test(text)) text = `'${text}`; // no formula for a spreadsheet
     return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [head, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";

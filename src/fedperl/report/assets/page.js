@@ -30,21 +30,25 @@
   function drawClients() {
     const host = at("figure-clients");
     if (!host) return;
-    const series = finishedRuns().map(({ run, place }) => ({ name: run.name, place, values: run.f1[state.choice] || {} }));
+    const series = finishedRuns().map(({ run, place }) => ({
+      name: run.name, place, values: run.f1[state.choice] || {}, intervals: run.f1_interval[state.choice] || {},
+    }));
     const clients = [...new Set(series.flatMap((s) => Object.keys(s.values)))].sort((a, b) => Number(a) - Number(b));
-    const values = series.flatMap((s) => Object.values(s.values)).filter((v) => v !== null);
+    const values = series.flatMap((s) => [...Object.values(s.values), ...Object.values(s.intervals).flat()]).filter((v) => v !== null);
     if (!values.length) return nothing(host, "No run is chosen, or none has test results.");
     const spread = Math.max(0.1, Math.max(...values) - Math.min(...values));
     const low = Math.max(0, Math.floor((Math.min(...values) - 0.1 * spread) * 20) / 20);
     const high = Math.min(1, Math.ceil((Math.max(...values) + 0.1 * spread) * 20) / 20);
     const rows = clients.map((client) => ({ client, name: clientName(client).replace("client ", widthOf(host) < 480 ? "" : "client ") }));
-    const caption = `Weighted F1 on test images, by client; model: ${data.choices[state.choice]}`;
+    const caption = `Weighted F1 on test images, by client, with 95 % intervals; model: ${data.choices[state.choice]}`;
+    const bound = (s, c, i) => (s.intervals[c] || [null, null])[i];
     place(host, dotChart({
-      label: `${caption}. One row a client, one dot a run.`, width: widthOf(host), rows, series, chosen: state.client,
+      label: `${caption}. One row a client, one dot a run, its interval as a line.`, width: widthOf(host), rows, series, chosen: state.client,
       x: { low, high, name: "weighted F1" },
     }), {
-      caption, name: "weighted-f1-by-client", head: ["client", ...series.map((s) => s.name)],
-      rows: clients.map((c) => [clientName(c), ...series.map((s) => s.values[c])]),
+      caption, name: "weighted-f1-by-client",
+      head: ["client", ...series.map((s) => s.name), ...series.flatMap((s) => [`${s.name}, from`, `${s.name}, to`])],
+      rows: clients.map((c) => [clientName(c), ...series.map((s) => s.values[c]), ...series.flatMap((s) => [bound(s, c, 0), bound(s, c, 1)])]),
     });
   }
 
