@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from fedperl import train
 from fedperl.data.store import Store
-from fedperl.evaluate import BinnedSums
+from fedperl.evaluate import BinnedSums, binned_sums
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
+from fedperl.report.card_numbers import served_worst
 from fedperl.report.model_card import model_card
 from fedperl.settings import Config
 from tests.conftest import small_config
@@ -115,8 +117,58 @@ def test_data_method_limits_and_privacy_are_said(run: tuple[Path, Config, dict[s
     assert bare.split("## Method")[1] == text.split("## Method")[1]
 
 
+def test_the_method_is_told_by_the_settings_that_it_uses(run: tuple[Path, Config, dict[str, Any]]) -> None:
+    folder, _, results = run
+    curves = RunFolder(folder).read_curves()
+    for method, wanted in {
+        "fedperl": "fixmatch, tau = 0.6, beta = 0.5, gamma = 0.01",
+        "fedirm": "fedirm",
+        "cbafed": "cbafed, tau = 0.6, beta = 0.5",
+        "fedmatch": "fedmatch, tau = 0.6",
+        "lower": "supervised, on the labelled training images",
+    }.items():
+        settings = {"tau": 0.6, "beta": 0.5, "start": 0}
+        config = small_config(method=method, privacy="research", objective=settings)
+        rows = cells(model_card(config, results, curves), "Method")
+        assert rows["objective"] == [wanted]
+    text = model_card(small_config(method="fedperl_spectral", peers={"every": 5}), results, curves)
+    assert "T = at most " in text
+    assert "after round 1, every 5 rounds" in text
+    text = model_card(small_config(method="fedperl_local_norm"), results, curves)
+    assert "knows thresholds of `client_K_best` models alone" in text
+    text = model_card(small_config(), results, curves | {"groups": {"0@4": {"sex": {}, "body_site": {}}}})
+    assert "by class and prediction, by body site, sex." in text
+
+
+def test_texts_from_outside_are_texts_and_what_is_missing_is_said(run: tuple[Path, Config, dict[str, Any]]) -> None:
+    folder, config, results = run
+    classes = ["<script>x</script>", "a|b `c`", "d\n\n# e"]
+    text = model_card(config, results | {"classes": classes}, RunFolder(folder).read_curves())
+    assert not re.search(r"(?<!\\\\)<script>", text)
+    assert "\n# e" not in text
+    rows = [line for line in text.split("by class\n")[1].splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[0] for line in rows[2:5]] == [
+        "| \\<script\\>x\\</script\\>",
+        "| a\\|b \\`c\\`",
+        "| d # e",
+    ]
+    bare = model_card(config, results, {})
+    assert bare.count("Not known for this run.") == 3
+    assert cells(bare, "Test images, by client") == cells(card(folder), "Test images, by client")
+
+
+def test_classes_that_are_served_equally_badly_are_all_named() -> None:
+    truth = np.array([0, 0, 1, 2, 2, 2])
+    sums = binned_sums(truth, np.eye(4)[[0, 0, 0, 0, 0, 0]])
+    found = served_worst({"test": {"last": {}}, "classes": list("ABCD")}, "last", sums)
+    assert found == [
+        "- Worst served class: B, C, 0.0 % of their 4 test images are recognised.",
+        "- Never tested, for want of an image: D.",
+    ]
+
+
 def test_counts_are_those_of_who_took_part(tmp_path: Path, store: Store) -> None:
-    train(small_config(federation={"exclude": [2], "rounds": 2}), tmp_path, store=store)
+    train(small_config(federation={"exclude": [2], "rounds": 2}, peers={"warmup": 2}), tmp_path, store=store)
     rows = cells(card(tmp_path), "Data")
     assert "client 2" not in rows
     assert rows["client 1"] == ["test", "6", "6", "6", "6"]
@@ -130,6 +182,8 @@ def test_counts_are_those_of_who_took_part(tmp_path: Path, store: Store) -> None
         parts[2] += (labels[store.partition.server.validation] == label).sum()
         assert rows[name] == [str(n) for n in parts]
     assert "left out | clients 2" in card(tmp_path)
+    assert "after round 2: no client was sent any" in card(tmp_path)
+    assert "anonymized peers" not in card(tmp_path)
 
 
 def test_a_resumed_run_writes_the_same_card(tmp_path: Path, store: Store) -> None:
@@ -147,6 +201,9 @@ def test_clients_alone_research_and_scenarios(tmp_path: Path, store: Store) -> N
     text = card(tmp_path / "alone")
     assert "Nothing was exchanged: each client trained by itself." in text
     assert "`client_K_best.safetensors` | trained by client K alone" in text
+    assert "seed 1, 3 rounds by each client" in text  # 4 rounds x cohorts of 3 / 5 clients
+    assert "takes those of the client whose model it is given" in text
+    assert "research" not in card(tmp_path / "alone" / "clients" / "0").split("## Privacy")[1]
     assert "last.safetensors" not in text
     f1 = results["test"]["per_client_best"]["3"]["weighted_f1"]
     assert cells(text, "Test images, by client")["client 3"][3] == f"{f1:.3f}"
@@ -174,4 +231,6 @@ def test_where_only_the_server_tests(tmp_path: Path, store: Store) -> None:
     assert list(cells(text, "Test images, by client"))[2:] == ["server"]  # below the header
     assert "Worst served client" not in text
     assert "Worst served class" in text
+    assert "On the server's test images; models" in text
+    assert "The threshold is from the server's validation images, as `fedperl predict --risk` takes it." in text
     assert json.loads((tmp_path / "results.json").read_text())["test"]["last"]["server"]["images"] == 4

@@ -26,8 +26,18 @@ from fedperl.errors import ConfigError, RunError
 from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.nets import build_net
 from fedperl.learn.predict import predict
-from fedperl.learn.weights import load_model
-from fedperl.predicting import abstention, list_images, open_predictor, predict_images, read_image
+from fedperl.learn.weights import load_model, read_metadata
+from fedperl.predicting import (
+    Prediction,
+    Predictor,
+    abstention,
+    check_fit,
+    list_images,
+    open_predictor,
+    predict_images,
+    read_image,
+    write_csv,
+)
 from tests.conftest import small_config, small_store
 
 CLASSES = ("MEL", "NV", "BCC")
@@ -163,6 +173,71 @@ def test_a_table_a_csv_in_and_a_csv_out(run: Path, tmp_path: Path, command: Comm
     assert listed.read_text().startswith("\ufeffcase")
 
 
+def test_nothing_but_earlier_answers_is_written_over(run: Path, tmp_path: Path, command: Command) -> None:
+    photographs(tmp_path / "photos")
+    (tmp_path / "cases.csv").write_text("image\nphotos/1.png\n")
+    (tmp_path / "notes.txt").write_text("a mole on the left arm")
+    (tmp_path / "device").symlink_to(os.devnull)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for given, out in (
+        ("photos", "photos/0.png"),
+        ("cases.csv", "photos/1.png"),
+        ("photos/2.png", "notes.txt"),
+        ("photos/2.png", "cases.csv"),
+        ("photos/2.png", "device"),
+    ):
+        code, _, error = command(run, tmp_path / given, "--csv", tmp_path / out)
+        assert code == 2
+        assert "is there already and holds no answers" in error
+    assert {path: path.read_bytes() for path in before} == before
+    assert (tmp_path / "device").is_symlink()
+    (tmp_path / "empty").touch()  # as mktemp makes it
+    assert command(run, tmp_path / "photos", "--csv", tmp_path / "empty", "--quiet") == (0, "", "")
+
+
+def test_a_csv_that_cannot_be_written_does_not_lose_the_answers(run: Path, tmp_path: Path, command: Command) -> None:
+    photographs(tmp_path / "photos", rows=2)
+    out = tmp_path / ("x" * 248 + ".csv")  # too long with the ending of a file that is being written
+    code, said, error = command(run, tmp_path / "photos", "--csv", out, "--json")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "cannot be written: File name too long" in error
+    assert [one["error"] for one in json.loads(said)["predictions"]] == [None, None]
+    assert "All probabilities" not in command(run, tmp_path / "photos", "--csv", out)[1]
+
+
+def test_names_stay_readable_and_no_cell_is_a_formula(
+    run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photographs(tmp_path, rows=1)
+    names = [
+        "=1+1.png",
+        "@sum.png",
+        "+y.png",
+        "Größe\u3000日本.png",
+        "at 9\u202fPM.png",
+        "a\n\x1b[1mb\u202e.png",
+        "c,d.png",
+    ]
+    shown = ["./=1+1.png", "./@sum.png", "./+y.png", *names[3:5], "a\\n\\x1b[1mb\\u202e.png", "c,d.png"]
+    for name in names:
+        shutil.copy(tmp_path / "0.png", tmp_path / name)
+    shutil.copy(tmp_path / "0.png", tmp_path / os.fsdecode(b"\xff.png"))
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = command(run, *names, os.fsdecode(b"\xff.png"), "--json", "--csv", "out.csv")
+    found = [one["image"] for one in json.loads(out)["predictions"]]
+    assert found == [*shown, "\\udcff.png"]
+    with open("out.csv", newline="", encoding="utf-8") as file:
+        assert [row["image"] for row in csv.DictReader(file)] == found
+    cells = predictions_csv(open_predictor(run), Prediction("a", "=cmd|x", error="-1"))
+    assert "'=cmd|x" in cells
+    assert "'-1" in cells
+
+
+def predictions_csv(predictor: Predictor, one: Prediction) -> list[str]:
+    write_csv(Path("one.csv"), predictor, [one])
+    return Path("one.csv").read_text().splitlines()[1].split(",")
+
+
 def test_classes_that_are_not_the_papers_are_neither_malignant_nor_benign(tmp_path: Path, command: Command) -> None:
     train(small_config(), tmp_path / "run", store=small_store())
     photographs(tmp_path / "photos")
@@ -264,6 +339,12 @@ def test_another_rounds_model_and_local_batch_norm_have_no_threshold(run: Path, 
     (again / "curves.json").write_text(json.dumps(curves))
     with pytest.raises(RunError, match="round 8, 99; wanted the run's own model"):
         abstention(open_predictor(again), risk=0.1)
+    counts = curves["sums"][key]["validation"]
+    counts["confusion"], counts["scores"] = [[0, 0], [0, 0]], counts["scores"][:2]  # one client's: of other classes
+    curves["chosen"]["last"]["0"] = key
+    (again / "curves.json").write_text(json.dumps(curves))
+    with pytest.raises(RunError, match=r"curves\.json: cannot be used.*wanted one shape"):
+        abstention(open_predictor(again), risk=0.1)
     (again / "curves.json").write_text('{"chosen": {"last": {"0": 3}}, "sums": {}}')
     with pytest.raises(RunError, match=r"curves\.json"):
         abstention(open_predictor(again), risk=0.1)
@@ -340,6 +421,10 @@ def test_files_and_folders_without_permission_are_reported(run: Path, tmp_path: 
     errors = [one["error"] for one in json.loads(out)["predictions"] if one["error"]]
     assert code == 1
     assert errors == ["Permission denied", "Permission denied", "cannot be listed: Permission denied"]
+    (tmp_path / "read_only").mkdir(mode=0o500)
+    code, out, error = command(run, tmp_path / "photos", "--csv", tmp_path / "read_only" / "out.csv")
+    assert (code, out) == (2, "")  # before anything is predicted
+    assert "its folder may not be written to" in error
 
 
 def test_nothing_to_predict_is_2_and_says_why(run: Path, tmp_path: Path, command: Command) -> None:
@@ -355,11 +440,14 @@ def test_nothing_to_predict_is_2_and_says_why(run: Path, tmp_path: Path, command
     code, out, _ = command(run, *listed, tmp_path / ("x" * 300), "--json")
     assert code == 2
     errors = [one["error"] for one in json.loads(out)["predictions"]]
-    assert "found name, label; wanted rows with a column 'path' or 'image'" in errors[0]
+    assert "found name, label; wanted rows with one column 'path' or 'image'" in errors[0]
     assert "cannot be read as csv" in errors[1]
     assert "found no row" in errors[2]
     assert errors[3] == "No such file or directory"
     assert "too long" in errors[4]
+    (tmp_path / "twice.csv").write_text("image,image\na.png,b.png\n")
+    code, out, _ = command(run, tmp_path / "twice.csv", "--json")
+    assert "found image, image; wanted rows with one column" in json.loads(out)["predictions"][0]["error"]
     code, out, _ = command(run, tmp_path / "null.csv", "--json")
     assert code == 2
     assert "null" in json.loads(out)["predictions"][0]["error"]
@@ -398,9 +486,33 @@ def test_errors_are_one_sentence_and_exit_2(
     assert message in error
 
 
-def test_a_store_made_square_in_another_way_is_noticed(run: Path, tmp_path: Path) -> None:
-    from fedperl.predicting import check_fit
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("classes", '["MEL", "MEL", "NV"]', "wanted each once"),
+        ("classes", '["MEL", "", "NV"]', "wanted each once"),
+        ("classes", '"MEL"', "wanted a list of names"),
+        ("classes", '["MEL", 1, "NV"]', "wanted a list of names"),
+        ("classes", '["MEL", "\\u001b[31m", "NV"]', "wanted a list of names"),
+        ("size", "1", "size = 1: Input should be greater than or equal to 16"),
+        ("size", "100000", "size = 100000: Input should be less than or equal to 224"),
+        ("input", "nonsense", "input_scale = 'nonsense'"),
+        ("net", "nonsense", "net = 'nonsense'"),
+        ("round", "", "invalid literal"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be_is_refused(
+    run: Path, tmp_path: Path, key: str, value: str, message: str
+) -> None:
+    about = read_metadata(run / "models" / "last.safetensors") | {key: value}
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors", about)
+    with pytest.raises(RunError, match=r"does not say its net, classes, size and input") as found:
+        open_predictor(tmp_path / "other.safetensors")
+    assert message in str(found.value)
+    assert "\n" not in str(found.value)
 
+
+def test_a_store_made_square_in_another_way_is_noticed(run: Path, tmp_path: Path) -> None:
     store = dataclasses.replace(skin_store(), made={"source": "test", "fit": "squash"})
     store.save(tmp_path / "store")
     again = tmp_path / "again"

@@ -1,6 +1,7 @@
 """The four scenarios, end to end on drawn hospitals, and each rule of who has labels."""
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from fedperl import train
 from fedperl.data.dermsim.hospitals import ten_hospitals, unseen_hospital
@@ -21,6 +23,7 @@ from fedperl.data.readers.base import SKIN
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.evaluate import BinnedSums, calibration
 from fedperl.evaluate.malignancy import malignancy
 from fedperl.evaluating import evaluate, open_unseen
 from fedperl.federation.client import Workspace, client_of_store
@@ -31,6 +34,7 @@ from fedperl.learn.nets import build_net
 from fedperl.learn.state import State, load_into, state_of
 from fedperl.learn.weights import load_model, read_metadata, write_weights
 from fedperl.pretraining import Pretraining, pretrain
+from fedperl.report.tables import evaluation_tables
 from fedperl.settings import Partitioning, Scenario
 from tests.conftest import small_config, small_store
 from tests.data.readers import trees
@@ -39,6 +43,14 @@ from tests.data.readers import trees
 @pytest.fixture(scope="module", name="hospitals")
 def _hospitals() -> Store:
     return ten_hospitals(size=16, scale=0.02, seed=0)
+
+
+def printed(found: dict[str, Any]) -> str:
+    """What the terminal shows of an evaluation."""
+    console = Console(file=io.StringIO(), width=200)
+    for shown in evaluation_tables(found):
+        console.print(shown)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:
@@ -189,6 +201,19 @@ def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:
     assert found["malignancy"]["auroc"] == pytest.approx(wanted["auroc"], abs=1e-3)
     assert found["malignancy"]["malignant"] == 5
     assert "classes" not in found
+    # Calibration and counts of malignant against benign, by hand.
+    score = probabilities[:, sick].sum(axis=1, dtype=np.float64)
+    two, truth = np.stack([1 - score, score], axis=1), unseen.manifest.label
+    squares = [(p - y) ** 2 + (1 - p - (1 - y)) ** 2 for p, y in zip(score, truth, strict=True)]
+    losses = [-np.log(p if y else 1 - p) for p, y in zip(score, truth, strict=True)]
+    exact = calibration(truth, two)
+    wanted = {"ece": exact.ece, "mce": exact.mce, "brier": np.mean(squares), "nll": np.mean(losses)}
+    assert found["calibration"].keys() == found["sums"].keys() == {"malignancy"}
+    assert found["calibration"]["malignancy"] == pytest.approx(wanted, abs=1e-3)
+    sums = BinnedSums.from_dict(found["sums"]["malignancy"])
+    assert (sums.images, sums.confusion.shape, sums.confusion[1].sum()) == (300, (2, 2), 5)
+    assert sums.auroc(1) == pytest.approx(found["malignancy"]["auroc"], abs=0.02)
+    assert "malignant against benign" in printed(found)
 
 
 def test_isic2020_as_published_is_an_unseen_client(tmp_path: Path, hospitals: Store) -> None:
@@ -204,7 +229,14 @@ def test_isic2020_as_published_is_an_unseen_client(tmp_path: Path, hospitals: St
     assert again == found
     derm7pt = trees.write(tmp_path / "derm", trees.derm7pt())
     other = open_unseen(tmp_path / "run", f"derm7pt={derm7pt}", allow_missing=True)
-    assert {"classes", "malignancy"} <= set(evaluate(tmp_path / "run", other))
+    both = evaluate(tmp_path / "run", other)
+    assert {"classes", "malignancy"} <= set(both)
+    assert both["calibration"].keys() == both["sums"].keys() == {"classes", "malignancy"}
+    assert 0 <= both["calibration"]["classes"]["ece"] <= both["calibration"]["classes"]["mce"] <= 1
+    assert BinnedSums.from_dict(both["sums"]["classes"]).classification().weighted_f1 == pytest.approx(
+        both["classes"]["weighted_f1"]
+    )
+    assert f"{both['calibration']['classes']['mce']:.3f}" in printed(both)
     with pytest.raises(DataError, match="the classes of the images are airplane"):
         open_unseen(tmp_path / "run", str(trees.write(tmp_path / "cifar", trees.cifar10())))
 
@@ -275,7 +307,7 @@ def test_a_model_that_gives_no_probabilities_is_refused(tmp_path: Path, hospital
     with pytest.raises(RunError, match="probabilities that are not finite"):
         evaluate(tmp_path / "run", unseen)
     write_weights(path, net.state_dict(), {"net": "small_cnn"})
-    with pytest.raises(RunError, match="does not say its classes"):
+    with pytest.raises(RunError, match="does not say its net, classes"):
         evaluate(tmp_path / "run", unseen)
 
 

@@ -13,7 +13,7 @@ from fedperl import train
 from fedperl.cli import main
 from fedperl.config import dump
 from fedperl.data.store import Store
-from fedperl.errors import ConfigError
+from fedperl.errors import ConfigError, RunError
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
 from fedperl.settings import Config
@@ -200,6 +200,20 @@ def test_mlflow_holds_every_round_once_in_a_file_of_the_run(
     with sqlite3.connect(database) as connection:
         doubled = "SELECT count(*) FROM (SELECT 1 FROM metrics GROUP BY key, step HAVING count(*) > 1)"
         assert connection.execute(doubled).fetchone() == (0,)
+
+
+def test_a_database_that_is_none_and_a_folder_with_odd_letters(tmp_path: Path, store: Store) -> None:
+    pytest.importorskip("mlflow", reason=WHY.format("mlflow"))
+    pytest.importorskip("sqlalchemy", reason=WHY.format("mlflow"))
+    odd = tmp_path / "50%25 of 1"  # an address would make another folder of it
+    results = train(small_config(federation={"rounds": 1}), odd, store=store)
+    with Tracker("mlflow", odd) as tracker:
+        tracker.finish(results)
+    assert {path.name for path in tmp_path.iterdir()} == {odd.name}
+    assert (odd / "tracking" / "mlflow.db").is_file()
+    (odd / "tracking" / "mlflow.db").write_bytes(b"no database" * 100)
+    with pytest.raises(RunError, match=r"mlflow\.db: cannot be used by MLflow: .*not a database$"):
+        Tracker("mlflow", odd).finish(results)
 
 
 def test_train_with_a_tracker_from_the_command_line(

@@ -17,13 +17,13 @@ from fedperl.data.prepare import prepare, recipe_of
 from fedperl.data.readers import read_named
 from fedperl.data.store import ABOUT, PARTITION, Store
 from fedperl.errors import DataError, RunError
-from fedperl.evaluate import classification
-from fedperl.evaluate.malignancy import malignancy, malignant_classes
+from fedperl.evaluate import binned_sums, calibration, classification
+from fedperl.evaluate.classification import Labels, Probabilities
+from fedperl.evaluate.malignancy import malignancy, malignant_classes, malignant_score
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import write_durably
-from fedperl.learn.nets import build_net
 from fedperl.learn.predict import predict
-from fedperl.learn.weights import load_model, read_metadata
+from fedperl.predicting import open_predictor
 
 TWO = ("benign", "malignant")
 
@@ -71,8 +71,9 @@ def evaluate(
     """Return the numbers of a run's model on images it never saw, and keep them in the run folder.
 
     A store of the model's classes gives those of all classes; where the classes are the paper's, or the store's are
-    benign and malignant, also malignant against benign. Images, lesions and patients that the run's clients or server
-    held are left out, and counted.
+    benign and malignant, also malignant against benign. Of both views there is the calibration, and the counts in bins
+    that diagrams and curves are drawn from. Images, lesions and patients that the run's clients or server held are left
+    out, and counted.
 
     Args:
         model: which of the run's models, a file of its folder `models`.
@@ -82,39 +83,45 @@ def evaluate(
         RunError: the run has no such model, or it gives no probabilities.
         DataError: the store's size or classes are not the model's, or nothing of it is unseen.
     """
-    path = run / "models" / f"{model}.safetensors"
-    if not path.is_file():
-        there = ", ".join(sorted(file.stem for file in (run / "models").glob("*.safetensors")))
-        raise RunError(
-            f"{path}: no such model; {f'choose with --model: {there}' if there else 'the run has not finished'}"
-        )
-    about = read_metadata(path)
-    try:
-        classes, size, scale = tuple(json.loads(about["classes"])), int(about["size"]), about["input"]
-    except (KeyError, ValueError) as error:
-        raise RunError(f"{path}: does not say its classes, size and input ({error!r}); wanted a run's model") from None
+    predictor = open_predictor(run, model, device=device)
+    classes, size = predictor.classes, predictor.size
     _check_classes(store.classes, classes, run)
     if store.size != size:
         raise DataError(f"the store holds images of {store.size} px; {run} was trained on {size} px")
     rows, seen = _unseen(run, store, _rows(store, source))
-    net = build_net(about["net"], len(classes), seed=0, input_scale="imagenet" if scale == "imagenet" else "unit")
-    load_model(net, path, about["net"])
-    probabilities = predict(net.to(device), torch.from_numpy(store.pixels(rows))).cpu().numpy()
+    probabilities = predict(predictor.net, torch.from_numpy(store.pixels(rows))).cpu().numpy()
     if not np.isfinite(probabilities).all():
-        raise RunError(f"{path}: gives probabilities that are not finite")
+        raise RunError(f"{predictor.path}: gives probabilities that are not finite")
     truth = store.manifest.label[rows]
-    found: dict[str, Any] = {"model": model, "round": about["round"], "images": len(rows), "left_out_as_seen": seen}
+    found: dict[str, Any] = {
+        "model": model,
+        "round": str(predictor.round),
+        "images": len(rows),
+        "left_out_as_seen": seen,
+    }
     found |= {"sets": _counts(store, rows)}
+    views: dict[str, tuple[Labels, Probabilities]] = {}
     if store.classes == classes:
         found["classes"] = classification(truth, probabilities).to_dict()
+        views["classes"] = truth, probabilities
     if _grouped(classes):
         sick = truth == 1 if store.classes == TWO else malignant_classes(classes)[truth]
         found["malignancy"] = malignancy(sick, probabilities, malignant_classes(classes)).to_dict()
+        score = malignant_score(probabilities, malignant_classes(classes)).clip(0.0, 1.0)
+        views["malignancy"] = sick.astype(np.int64), np.stack([1 - score, score], axis=1)
+    found["calibration"] = {view: _calibration(*images) for view, images in views.items()}
+    found["sums"] = {view: binned_sums(*images).to_dict() for view, images in views.items()}
     folder = run / "evaluations"
     folder.mkdir(exist_ok=True)
     file = folder / f"{'-'.join(filter(None, (name, source, model)))}.json"
     write_durably(file, (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
     return found
+
+
+def _calibration(truth: Labels, probabilities: Probabilities) -> dict[str, float]:
+    """Return how far its confidence can be believed; ECE and MCE are over adaptive bins, as in the paper."""
+    exact = calibration(truth, probabilities)
+    return {"ece": exact.ece, "mce": exact.mce, "brier": exact.brier, "nll": exact.nll}
 
 
 def _check_classes(theirs: tuple[str, ...], classes: tuple[str, ...], run: Path) -> None:

@@ -212,15 +212,18 @@ class MlflowSink:
         self._entities = importlib.import_module("mlflow.entities")
         config = run.read_config()
         database = (folder / "mlflow.db").resolve()
+        sqlalchemy = importlib.import_module("sqlalchemy")
+        unusable = (module.exceptions.MlflowException, sqlalchemy.exc.SQLAlchemyError)
         try:
-            self._client = client(tracking_uri=f"sqlite:///{database}")
+            self._client = client(tracking_uri=_address(sqlalchemy, database))
             found = self._client.get_experiment_by_name("fedperl")
             artifacts = (folder / "mlflow-artifacts").resolve().as_uri()
             number = found.experiment_id if found else self._client.create_experiment("fedperl", artifacts)
             runs = self._client.search_runs([number], order_by=["attributes.start_time ASC"])
             self._run = runs[0].info.run_id if runs else self._new(number, config.name, _settings(run))
-        except module.exceptions.MlflowException as error:
-            raise RunError(f"{database}: cannot be used by MLflow: {error}") from None
+        except unusable as error:
+            reason, _, _ = str(error).partition("\n")
+            raise RunError(f"{database}: cannot be used by MLflow: {reason}") from None
 
     def _new(self, experiment: str, name: str, settings: list[str]) -> str:
         run_id: str = self._client.create_run(experiment, run_name=name).info.run_id
@@ -253,6 +256,18 @@ class MlflowSink:
 
     def close(self) -> None:
         """Do nothing: every round is written at once."""
+
+
+def _address(sqlalchemy: Any, database: Path) -> str:
+    """Return a SQLite file's address, in which ? and % of a folder's name would mean something else.
+
+    Raises:
+        RunError: this version of SQLAlchemy knows no way to write that name.
+    """
+    address: str = sqlalchemy.URL.create("sqlite", database=str(database)).render_as_string(hide_password=False)
+    if sqlalchemy.make_url(address).database != str(database):
+        raise RunError(f"{database}: MLflow cannot use a folder of this name; wanted one without '?'")
+    return address
 
 
 def _settings(run: RunFolder) -> list[str]:

@@ -65,8 +65,7 @@ class Watch:
 
     def _answer(self, path: str, host: str) -> Answer:
         """Return what a request is answered with."""
-        port = self._server.server_address[1]
-        if host not in (f"{HOST}:{port}", f"localhost:{port}"):  # another site's name that leads here
+        if host not in hosts_at(self._server.server_address[1]):  # another site's name that leads here
             return Answer(403, "text/plain", b"only for this machine\n")
         if path not in ("/", "/state.json"):
             return Answer(404, "text/plain", b"only the page is here\n")
@@ -78,11 +77,18 @@ class Watch:
                 return Answer(200, "text/html; charset=utf-8", page, self._shown.set if finished else None)
             self._asked = time.monotonic()
             return Answer(200, "application/json", json.dumps(embedded(runs, live=True)).encode())
-        except (FedPerlError, OSError, ValueError, KeyError, TypeError) as error:  # half-written, or about to be
-            return Answer(503, "text/plain; charset=utf-8", f"cannot be shown now: {error}\n".encode())
+        except Exception as error:  # half-written, about to be, or damaged: no matter of the run's
+            said = str(error) if isinstance(error, FedPerlError | OSError) else repr(error)
+            return Answer(503, "text/plain; charset=utf-8", f"cannot be shown now: {said}\n".encode())
 
     def _runs(self) -> list[PageRun]:
         return [read_run(self._folder)] if (self._folder / "config.toml").is_file() else []
+
+
+def hosts_at(port: int) -> set[str]:
+    """Return what a browser on this machine calls the server; at port 80 it leaves the port out."""
+    names = (HOST, "localhost")
+    return {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
 
 class _Server(ThreadingHTTPServer):

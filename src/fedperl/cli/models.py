@@ -170,16 +170,24 @@ def predict(
             )
     except KeyboardInterrupt:
         stopped("nothing was written")
-    if out is not None:
-        predicting.write_csv(out, predictor, found)
-    if as_json:
-        print(json.dumps(predicting.summary(predictor, abstain, found)))
-    elif not quiet:
-        console.print(_predictions_table(predictor, abstain, found))
-        for line in _prediction_lines(abstain, found, out):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    try:
+        if out is not None:
+            predicting.write_csv(out, predictor, found)
+    finally:  # what took long is shown, even where the disk is full
+        if as_json:
+            print(json.dumps(predicting.summary(predictor, abstain, found)))
+        elif not quiet:
+            _print_predictions(predictor, abstain, found)
+    if out is not None and not quiet and not as_json:
+        print(f"All probabilities in {out}")
     if failed := sum(one.error is not None for one in found):
         raise typer.Exit(2 if failed == len(found) else 1)
+
+
+def _print_predictions(predictor: "Predictor", abstain: "Abstention | None", found: Sequence["Prediction"]) -> None:
+    console.print(_predictions_table(predictor, abstain, found))
+    for line in _prediction_lines(abstain, found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _predictions_table(predictor: "Predictor", abstain: "Abstention | None", found: Sequence["Prediction"]) -> Table:
@@ -210,7 +218,7 @@ def _predictions_table(predictor: "Predictor", abstain: "Abstention | None", fou
     return table
 
 
-def _prediction_lines(abstain: "Abstention | None", found: Sequence["Prediction"], out: Path | None) -> list[str]:
+def _prediction_lines(abstain: "Abstention | None", found: Sequence["Prediction"]) -> list[str]:
     """Return what stands below the table: what the threshold rests on, how many failed, where the rest is."""
     lines = []
     if abstain is not None:
@@ -224,8 +232,6 @@ def _prediction_lines(abstain: "Abstention | None", found: Sequence["Prediction"
         lines.append(f"{failed} of {len(found)} could not be predicted: see the column error")
     if len(found) > MOST_ROWS:
         lines.append(f"The table has the first {MOST_ROWS} and all that failed; --csv and --json give all")
-    if out is not None:
-        lines.append(f"All probabilities in {out}")
     return lines
 
 

@@ -1,6 +1,7 @@
 """Runs: the demo, one training, what can be trained."""
 
 import json
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from fedperl.cli.common import AsJson, Quiet, Settings, console, rounds_bar, sto
 
 if TYPE_CHECKING:
     from fedperl.parallel import Job
+    from fedperl.settings import Config
     from fedperl.watching import Watch
 
 
@@ -65,27 +67,13 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train one run."""
-    from fedperl.config import load_config
-    from fedperl.federation.run_folder import RunFolder
     from fedperl.report.tables import runs_table, time_line
-    from fedperl.settings import research_note
     from fedperl.trackers import Tracker
     from fedperl.training import train as train_run
 
-    loaded = None
-    if config is not None or not resume:
-        loaded = load_config(config, settings or [])
-        if config is not None and loaded.name == "run":
-            loaded = loaded.model_copy(update={"name": config.stem})
-    folder = out or Path("runs") / (loaded.name if loaded is not None else "run")
-    if loaded is None:
-        loaded = load_config(folder / "config.toml", settings or []) if settings else RunFolder(folder).read_config()
-    elif resume:
-        RunFolder(folder).read_config()  # refuses a folder without a run
-    if what := research_note(loaded):
-        print(f"privacy = 'research': not for real patients; {what}", file=sys.stderr)
-    if loaded.peer_learning and max(loaded.peers.warmup + 1, loaded.peers.every) > loaded.federation.rounds:
-        print("peers.warmup or peers.every: no client gets a peer in so few rounds", file=sys.stderr)
+    if port and not watch:
+        raise typer.BadParameter(f"{port} has no effect without --watch", param_hint="--port")
+    loaded, folder = _to_train(config, out, settings or [], resume=resume)
     tracked = None if tracker is None else Tracker(tracker, folder)
     try:
         live = _watch(folder, port) if watch else nullcontext()
@@ -103,7 +91,7 @@ def train(
             if tracked is not None:
                 tracked.finish(results)
     except KeyboardInterrupt:
-        stopped(f"go on with: fedperl train --resume --out {folder}")
+        stopped(f"go on with: fedperl train --resume --out {shlex.quote(str(folder))}")
     if as_json:
         print(json.dumps(results))
     elif not quiet:
@@ -112,6 +100,29 @@ def train(
         if totals["rejected"]:
             print(f"{totals['rejected']} updates rejected or missing, {totals['void']} rounds void: see metrics.jsonl")
         print(f"Results in {folder}")
+
+
+def _to_train(config: Path | None, out: Path | None, settings: list[str], *, resume: bool) -> tuple["Config", Path]:
+    """Return what is trained and where; what should be known of it before is said."""
+    from fedperl.config import load_config
+    from fedperl.federation.run_folder import RunFolder
+    from fedperl.settings import research_note
+
+    loaded = None
+    if config is not None or not resume:
+        loaded = load_config(config, settings)
+        if config is not None and loaded.name == "run":
+            loaded = loaded.model_copy(update={"name": config.stem})
+    folder = out or Path("runs") / (loaded.name if loaded is not None else "run")
+    if loaded is None:
+        loaded = load_config(folder / "config.toml", settings) if settings else RunFolder(folder).read_config()
+    elif resume:
+        RunFolder(folder).read_config()  # refuses a folder without a run
+    if what := research_note(loaded):
+        print(f"privacy = 'research': not for real patients; {what}", file=sys.stderr)
+    if loaded.peer_learning and max(loaded.peers.warmup + 1, loaded.peers.every) > loaded.federation.rounds:
+        print("peers.warmup or peers.every: no client gets a peer in so few rounds", file=sys.stderr)
+    return loaded, folder
 
 
 def list_methods(

@@ -123,6 +123,7 @@ def read_metadata(path: Path) -> dict[str, str]:
         DataError: the file cannot be read, or is not safetensors.
     """
     try:
+        path.open("rb").close()  # safetensors would say of any file it may not read that there is none
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
     except OSError as error:

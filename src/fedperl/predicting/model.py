@@ -1,0 +1,117 @@
+"""The model that is asked: a run's safetensors file, which says itself what is needed to show it an image."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import cast, get_args
+
+from pydantic import ValidationError
+from torch import nn
+
+from fedperl.config import explain
+from fedperl.data.packed import Fit
+from fedperl.data.readers.base import SKIN
+from fedperl.data.store import ABOUT, read_about
+from fedperl.errors import ConfigError, RunError
+from fedperl.evaluate.malignancy import malignant_classes
+from fedperl.evaluate.ranking import Mask
+from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.nets import build_net
+from fedperl.learn.weights import load_model, read_metadata
+from fedperl.settings import Data, Model
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network with what is needed to show it an image."""
+
+    path: Path
+    net: nn.Module = field(repr=False)
+    net_name: str
+    classes: tuple[str, ...]
+    size: int
+    round: int
+    run: Path | None
+    """The folder of the run that trained it, where the file still lies in one."""
+
+    @property
+    def name(self) -> str:
+        """Which of the run's models it is."""
+        return self.path.stem
+
+    @cached_property
+    def malignant(self) -> Mask | None:
+        """Which classes are malignant; None unless all are the paper's: of others we cannot say."""
+        if not set(self.classes) <= set(SKIN):
+            return None
+        try:
+            return malignant_classes(self.classes)
+        except ValueError:
+            return None
+
+
+def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu") -> Predictor:
+    """Return a run's model, ready to be used.
+
+    Args:
+        model: a safetensors file of a run, or the run's folder.
+        name: which of the folder's models, by default `last`.
+    Raises:
+        FedPerlError: there is no such model, or the file is not a run's.
+    """
+    path = _file_of(model, name)
+    about = read_metadata(path)
+    try:
+        classes, round = _class_names(about["classes"]), int(about["round"])
+        size = Data(size=int(about["size"])).size
+        settings = Model.model_validate({"net": about["net"], "input_scale": about["input"]})
+    except (KeyError, ValueError, TypeError) as error:
+        found = explain(error) if isinstance(error, ValidationError) else repr(error)
+        raise RunError(
+            f"{path}: does not say its net, classes, size and input ({found}); wanted a run's model"
+        ) from None
+    net = build_net(settings.net, len(classes), seed=0, input_scale=settings.input_scale)
+    load_model(net, path, settings.net)
+    folder = path.resolve().parent
+    run = folder.parent if folder.name == "models" and (folder.parent / "config.toml").is_file() else None
+    return Predictor(path, net.to(device), settings.net, classes, size, round, run)
+
+
+def _file_of(model: Path, name: str | None) -> Path:
+    if model.is_dir():
+        path = model / "models" / f"{name or 'last'}.safetensors"
+    elif name is not None:
+        raise ConfigError(f"--model {name!r} chooses from a run folder; {model} is a file already, or not there")
+    else:
+        path = model
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in (model / "models").glob("*.safetensors")))
+        hint = f"choose with --model: {there}" if there else "wanted a run's .safetensors file or a finished run"
+        raise RunError(f"{path}: no such model; {hint}")
+    return path
+
+
+def _class_names(text: str) -> tuple[str, ...]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.isprintable() for name in names):
+        raise ValueError(f"classes {text:.60}; wanted a list of names")
+    if not names or "" in names or len(set(names)) < len(names):
+        raise ValueError(f"classes {text:.60}; wanted each once")
+    return tuple(names)
+
+
+def check_fit(predictor: Predictor, fit: str) -> Fit:
+    """Return how images are made square, once it is known not to be another way than the model's own images were.
+
+    Raises:
+        ConfigError: no such way, or the run's store, where it is still at hand, was made in another.
+    """
+    if fit not in get_args(Fit):
+        raise ConfigError(f"--fit {fit!r}; wanted {' or '.join(get_args(Fit))}")
+    if predictor.run is not None:
+        store = Path(RunFolder(predictor.run).read_config().data.source)
+        made = read_about(store)[1].get("fit", fit) if (store / ABOUT).is_file() else fit
+        if made != fit:
+            raise ConfigError(f"--fit {fit!r}: the images of {store} were made with {made!r}; wanted --fit {made}")
+    return cast(Fit, fit)
