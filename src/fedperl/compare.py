@@ -2,7 +2,8 @@
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -39,19 +40,7 @@ def compare(
     Raises:
         FedPerlError: a folder holds a run with other settings, or a run failed; what is finished stays.
     """
-    if (plan.out / "config.toml").exists():
-        raise RunError(f"{plan.out}: holds a single run; choose another folder for the suite with --out")
-    for device in sorted({job.config.device for job in plan.jobs}):
-        check_device(device)
-    plan.out.mkdir(parents=True, exist_ok=True)
-    with lock(plan.out / LOCK):
-        waiting = [job for job in plan.jobs if not _finished(job)]
-        for job in waiting:
-            if job.store is not None and not (job.store / "store.json").exists():
-                open_store(job.config).save(job.store)
-        # The longest first, so that no core waits at the end.
-        waiting.sort(key=lambda job: (job.config.objective.kind == "supervised", -job.config.federation.rounds))
-        failed = run_jobs(waiting, workers=workers or default_workers(plan), tick=tick)
+    with train_plan(plan, workers=workers, tick=tick) as failed:
         needed = [name for name in failed if not _spare(name, plan, failed)]
         if needed:
             raise RunError("; ".join(f"{name}: {failed[name]}" for name in needed))
@@ -59,6 +48,30 @@ def compare(
         write_durably(plan.out / FOUND, (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
         write_durably(plan.out / PRINTED, comparison_markdown(found).encode(), mode=0o644)
     return found
+
+
+@contextmanager
+def train_plan(
+    plan: Plan, *, workers: int | None = None, tick: Callable[[list[Job]], None] = lambda _: None
+) -> Iterator[dict[str, str]]:
+    """Train what is not there yet, and give why runs failed that did, by name; the folder is locked meanwhile.
+
+    Raises:
+        FedPerlError: a folder holds a run with other settings, or another process works there.
+    """
+    if (plan.out / "config.toml").exists():
+        raise RunError(f"{plan.out}: holds a single run; choose another folder for the suite with --out")
+    for device in sorted({job.config.device for job in plan.jobs}):
+        check_device(device)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    with lock(plan.out / LOCK):
+        waiting = [job for job in plan.jobs if not is_finished(job)]
+        for job in waiting:
+            if job.store is not None and not (job.store / "store.json").exists():
+                open_store(job.config).save(job.store)
+        # The longest first, so that no core waits at the end.
+        waiting.sort(key=lambda job: (job.config.objective.kind == "supervised", -job.config.federation.rounds))
+        yield run_jobs(waiting, workers=workers or default_workers(plan), tick=tick)
 
 
 def default_workers(plan: Plan) -> int:
@@ -83,7 +96,7 @@ def _spare(name: str, plan: Plan, failed: Mapping[str, str]) -> bool:
     return any(all(job.name not in failed for job in point.jobs.values()) for point in points)
 
 
-def _finished(job: Job) -> bool:
+def is_finished(job: Job) -> bool:
     """Return whether a run is finished.
 
     Raises:

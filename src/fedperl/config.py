@@ -105,7 +105,8 @@ def named(folder: str, name: str) -> Table:
         files = resources.files("fedperl").joinpath(folder).iterdir()
         known = sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
         raise ConfigError(
-            f"{folder.rstrip('s')} = {name!r} is unknown{nearest(name, known)}; known: {', '.join(known)}"
+            f"{folder.rpartition('/')[2].rstrip('s')} = {name!r} is unknown{nearest(name, known)}; "
+            f"known: {', '.join(known)}"
         )
     return tomllib.loads(file.read_text(encoding="utf-8"))
 

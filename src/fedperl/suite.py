@@ -105,8 +105,16 @@ def plan_suite(
         more = itertools.count(max(suite.seeds) + 1)
         wanted = tuple(itertools.islice(itertools.chain(suite.seeds, more), seeds))
         suite = suite.model_copy(update={"seeds": wanted})
+    return plan_of(suite, Path("runs") / suite.name if out is None else Path(out), source, overrides)
+
+
+def plan_of(suite: Suite, folder: Path, source: str, overrides: Sequence[str] = ()) -> Plan:
+    """Return what a suite trains into a folder; `source` is what errors call the suite.
+
+    Raises:
+        ConfigError: as `plan_suite`.
+    """
     _check_suite(suite, source)
-    folder = Path("runs") / suite.name if out is None else Path(out)
     points = [point for run in suite.runs for point in _points(run, suite, source, folder, overrides)]
     return Plan(suite, points, folder)
 
@@ -239,7 +247,7 @@ def _nested(key: str, value: Any) -> Table:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("+", " plus ")).strip("-")
 
 
 def _images(config: Config, out: Path) -> Path | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedperl import __version__
-from fedperl.cli import data, models, reports, runs, suites
+from fedperl.cli import data, models, paper, reports, runs, suites
 from fedperl.errors import FedPerlError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ weights_app = typer.Typer(no_args_is_help=True, help="Backbone weights that trai
 app.command("demo")(runs.demo)
 app.command("train")(runs.train)
 app.command("compare")(suites.compare)
+app.command("paper")(paper.paper)
 app.command("methods")(runs.list_methods)
 app.command("evaluate")(models.evaluate)
 app.command("predict")(models.predict)

@@ -44,7 +44,7 @@ def compare(
         console.print(f"{len(plan.jobs)} runs, {side_by_side} at a time, in {plan.out}", markup=False)
     try:
         with bar("rounds", hidden=silent) as progress:
-            found = compare_runs(plan, workers=side_by_side, tick=_Bars(progress, plan))
+            found = compare_runs(plan, workers=side_by_side, tick=Bars(progress, plan))
     except KeyboardInterrupt:
         stopped("the same command goes on where the runs stopped")
     if as_json:
@@ -58,7 +58,7 @@ def compare(
         console.print(f"Also in {plan.out / 'comparison.json'} and comparison.md", markup=False, highlight=False)
 
 
-class _Bars:
+class Bars:
     """One bar over all rounds of all runs, and one for each run that is being trained."""
 
     def __init__(self, progress: Progress, plan: "Plan") -> None:
@@ -70,6 +70,7 @@ class _Bars:
         self._all = progress.add_task("all runs", total=total, completed=sum(map(rounds_done, plan.jobs)))
 
     def __call__(self, running: "list[Job]") -> None:
+        """Move the bars to where the runs are."""
         names = {job.name for job in running}
         for name in [name for name in self._bars if name not in names]:
             self._progress.remove_task(self._bars.pop(name))

@@ -1,0 +1,1 @@
+"""Each table and figure of the paper as a suite: ours beside what it prints."""

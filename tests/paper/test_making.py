@@ -1,0 +1,187 @@
+"""`fedperl paper` from the command to the files, on runs of seconds; the whole of it in the slow tier."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedperl.config import config_hash
+from fedperl.errors import ConfigError, RunError
+from fedperl.paper.artefacts import ARTEFACTS
+from fedperl.paper.making import MADE, make_paper, plan_paper, progress
+from fedperl.paper.runs import Scale, find_scale, paper_runs
+from fedperl.suite import Suite, plan_of
+
+SHORT = """
+about = "Seconds: for tests."
+[settings]
+threads = 1
+data = { size = 16, scale = 0.004 }
+model = { net = "small_cnn" }
+objective = { class_weights = "none" }
+peers = { warmup = 1 }
+federation = { rounds = 5, steps = 1, batch = 4 }
+[methods.fedirm.objective]
+start = 1
+[poc.all]
+threads = 1
+data = { size = 16, scale = 0.004 }
+model = { net = "small_cnn" }
+peers = { warmup = 1 }
+federation = { rounds = 2, steps = 1, batch = 4 }
+partition = { kind = "iid", clients = 4 }
+optimizer = { kind = "adam" }
+"""
+
+
+@pytest.fixture(name="short", scope="module")
+def _short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("paper") / "short.toml"
+    path.write_text(SHORT)
+    return path
+
+
+@pytest.fixture(name="made", scope="module")
+def _made(short: Path) -> Path:
+    """Two figures and what they are made from."""
+    command = [sys.executable, "-m", "fedperl", "paper", "figure2", "early_late", "--scale", str(short), "--out"]
+    done = subprocess.run([*command, str(short.parent / "runs")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Seconds: for tests." in done.stdout
+    return short.parent / "runs"
+
+
+def test_a_figure_is_written_in_each_of_its_forms(made: Path) -> None:
+    names = {path.name for path in (made / MADE).iterdir()}
+    wanted = {f"{name}.{kind}" for name in ("figure2", "early_late") for kind in ("svg", "png", "tex", "md", "csv")}
+    assert names == wanted | {"paper.html", "paper.md", "paper.tex"}
+    page = (made / MADE / "paper.html").read_text()
+    assert "Seconds: for tests." in page
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert (made / MADE / "figure2.png").read_bytes().startswith(b"\x89PNG")
+    assert "Seconds: for tests." in (made / MADE / "figure2.tex").read_text()
+
+
+def test_the_same_command_trains_nothing_twice_and_writes_the_same(made: Path, short: Path) -> None:
+    before = {path: path.read_bytes() for path in (made / MADE).iterdir()}
+    results = {path: path.stat().st_mtime_ns for path in made.rglob("results.json")}
+    assert len(results) == 3
+    paper = plan_paper(["figure2", "early_late"], scale=str(short), out=made)
+    assert [(one.name, done, every) for one, done, every in progress(paper)] == [
+        ("figure2", 2, 2),
+        ("early_late", 1, 1),
+    ]
+    told: list[str] = []
+    make_paper(paper, say=told.append)
+    assert len(told) == 2
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("results.json")} == results
+    assert {path: path.read_bytes() for path in (made / MADE).iterdir()} == before
+
+
+def test_other_settings_are_refused_and_nothing_is_lost(made: Path, short: Path) -> None:
+    paper = plan_paper(["early_late"], scale=str(short), out=made, overrides=["optimizer.lr=0.5"])
+    assert "optimizer.lr=0.5" in paper.about
+    with pytest.raises(RunError, match="optimizer.lr"):
+        make_paper(paper)
+    assert (made / MADE / "paper.html").exists()
+
+
+def test_what_failed_is_named_and_the_rest_is_made(short: Path, tmp_path: Path) -> None:
+    """Clients that are excluded from a federation of ten cannot have the labels: the scenario of few fails."""
+    text = short.read_text() + "\n[methods.fedirm.federation]\nexclude = [1]\n"
+    (tmp_path / "broken.toml").write_text(text)
+    paper = plan_paper(["figure8", "early_late"], scale=str(tmp_path / "broken.toml"), out=tmp_path / "runs")
+    few = [point for point in paper.plan.points if point.run.name in ("FedPerl T=2", "few: FedIRM 30%")]
+    small = type(paper)(
+        paper.artefacts, type(paper.plan)(paper.plan.suite, few, paper.plan.out), paper.scale, paper.about
+    )
+    with pytest.raises(RunError, match=r"not made: figure8; few: FedIRM 30%.*labelled_clients"):
+        make_paper(small)
+    assert (tmp_path / "runs" / MADE / "early_late.svg").exists()
+
+
+@pytest.mark.parametrize("scale", ["tiny", "small", "full"])
+def test_every_run_of_every_scale_resolves_and_each_is_its_own(scale: str, tmp_path: Path) -> None:
+    size = find_scale(scale)
+    runs = paper_runs(size)
+    plan = plan_of(Suite(name="x", baseline="SSFL", seeds=(1,), runs=tuple(runs.values())), tmp_path, scale)
+    hashes: dict[str, str] = {}
+    for job in plan.jobs:
+        same = hashes.setdefault(config_hash(job.config), job.name)
+        assert same == job.name, f"{same} and {job.name} are one run under two names"
+    wanted = {run for one in ARTEFACTS.values() for run in one.runs}
+    assert wanted == set(runs), "a run that no table or figure uses, or the other way round"
+
+
+def test_settings_of_the_papers_rows() -> None:
+    runs = paper_runs(Scale())
+    assert runs["gated similarity 95"].settings["gate"] == {"rho": 0.95}
+    assert runs["raw gated validation 75"].method == "fedperl_gated_validation_raw"
+    assert runs["FedPerl raw T=4"].settings["peers"] == {"T": 4}
+    assert runs["server: FedMatch+"].settings["scenario"] == {"labels": "server"}
+    assert runs["without outlier: Upper"].settings["federation"] == {"exclude": [8]}
+    assert runs["few: FedIRM 100%"].settings["federation"] == {"cohort": 10, "quorum": 2}
+    assert runs["few: FedPerl 30%"].settings["federation"] == {"cohort": 3, "quorum": 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "scale", "message"),
+    [
+        (["tabel2"], "tiny", "did you mean 'table2'"),
+        (["all"], "tinny", "did you mean 'tiny'"),
+        (["all"], "missing.toml", "no such file"),
+    ],
+)
+def test_unknown_names(names: list[str], scale: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_paper(names, scale=scale)
+
+
+def test_a_scale_file_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("abuot = 'x'\n")
+    with pytest.raises(ConfigError, match="abuot"):
+        plan_paper(["all"], scale=str(tmp_path / "own.toml"))
+
+
+def test_the_full_scale_names_the_store_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedperl", "paper", "early_late", "--seeds", "1", "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "stores/skin" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_all_of_it_survives_a_kill(tmp_path: Path) -> None:
+    """Every table and figure, the command killed in the middle and given again."""
+    (tmp_path / "short.toml").write_text(SHORT)
+    command = [sys.executable, "-m", "fedperl", "paper", "all", "--scale", str(tmp_path / "short.toml")]
+    command += ["--out", str(tmp_path / "runs")]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    while len(list(tmp_path.glob("runs/*/seed-1/results.json"))) < 3:
+        assert first.poll() is None
+        time.sleep(0.5)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    there = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/seed-1/results.json")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(path.stat().st_mtime_ns == made for path, made in there.items())
+    folder = tmp_path / "runs" / MADE
+    for one in ARTEFACTS.values():
+        assert (folder / f"{one.name}.md").stat().st_size > 100
+        assert (folder / f"{one.name}.tex").exists()
+    answers = json.loads((tmp_path / "runs/ssfl/seed-1/evaluations/paper-global_best.json").read_text())
+    assert answers["images"] == 2000
