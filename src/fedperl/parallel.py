@@ -84,10 +84,10 @@ def _work(job: Job, answer: Connection) -> None:
     from fedperl.training import train
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
 
     def stop_with_parent(_: Progress) -> None:
-        if os.getppid() != parent:
+        if parent is not None and not parent.is_alive():
             os._exit(1)
 
     try:

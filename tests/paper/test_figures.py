@@ -172,6 +172,12 @@ def test_training_curves_by_client() -> None:
     assert any("FedPerl T=2" in note for note in content.notes)
 
 
+def test_the_best_of_equal_rounds_is_the_one_that_is_tested() -> None:
+    lines = [{"round": r, "validation": {"0": {"accuracy": accuracy}}} for r, accuracy in enumerate((0.5, 0.7, 0.7), 1)]
+    content = figures.figure4(found(with_lines(trained("FedMatch", ten(1)), lines)))
+    assert cells(content)["client 0"]["round of the best"] == "3"  # as federation.selection has it
+
+
 def test_time_is_a_multiple_of_ssfl() -> None:
     ssfl = trained("SSFL", ten(1), seconds={"training": 100.0, "validation": 20.0})
     ours = trained("FedPerl T=2", ten(1), ten(2), seconds={"training": 150.0, "validation": 30.0})
@@ -180,6 +186,7 @@ def test_time_is_a_multiple_of_ssfl() -> None:
     assert paper_cells(content)["FedPerl T=2"]["multiple of SSFL"] == f"{5.85 / 5.5:.2f}"
     lengths = [bar.get_width() for bar in content.figure.axes[0].patches if isinstance(bar, Rectangle)]
     assert lengths == pytest.approx([1.0, 1.5])
+    assert any("Titan Xp" in note for note in content.notes)
     alone = figures.time(found(ours))
     assert cells(alone)["FedPerl T=2"]["multiple of FedPerl T=2"] == "1.00"
     assert not paper_cells(alone)
@@ -496,6 +503,12 @@ def test_other_clients_and_odd_numbers_can_be_drawn() -> None:
     assert any("first 12" in note for note in figures.figure5(made).notes)
     with pytest.raises(RunError, match="Local lower"):
         figures.reliability_local(made)
+
+
+def test_names_are_no_formulas() -> None:
+    content = figures.roc(found(trained("SSFL", ten(1), classes=["x$_$", *CLASSES[1:]])))
+    content.figure.draw_without_rendering()
+    assert titles(content)[0].startswith("x$_$")
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,8 +61,8 @@ def _made(short: Path) -> Path:
 def test_a_figure_is_written_in_each_of_its_forms(made: Path) -> None:
     names = {path.name for path in (made / MADE).iterdir()}
     wanted = {f"{name}.{kind}" for name in ("figure2", "early_late") for kind in ("svg", "png", "tex", "md", "csv")}
-    assert names == wanted | {"paper.html", "paper.md", "paper.tex"}
-    page = (made / MADE / "paper.html").read_text()
+    assert names == wanted | {f"figure2-early_late.{kind}" for kind in ("html", "md", "tex")}
+    page = (made / MADE / "figure2-early_late.html").read_text()
     assert "Seconds: for tests." in page
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r'(src|href)="(?!data:|#)', page)
@@ -85,12 +86,56 @@ def test_the_same_command_trains_nothing_twice_and_writes_the_same(made: Path, s
     assert {path: path.read_bytes() for path in (made / MADE).iterdir()} == before
 
 
+def test_drawn_images_that_were_deleted_are_drawn_again(made: Path, short: Path) -> None:
+    before = (made / MADE / "figure2.csv").read_bytes()
+    (made / "_images").rename(made / "_elsewhere")
+    make_paper(plan_paper(["figure2", "early_late"], scale=str(short), out=made))
+    assert (made / MADE / "figure2.csv").read_bytes() == before
+    (made / "_elsewhere").rename(made / "_images")
+
+
 def test_other_settings_are_refused_and_nothing_is_lost(made: Path, short: Path) -> None:
     paper = plan_paper(["early_late"], scale=str(short), out=made, overrides=["optimizer.lr=0.5"])
     assert "optimizer.lr=0.5" in paper.about
     with pytest.raises(RunError, match="optimizer.lr"):
         make_paper(paper)
-    assert (made / MADE / "paper.html").exists()
+    assert (made / MADE / "figure2-early_late.html").exists()
+
+
+def test_a_damaged_run_is_named_and_the_rest_is_made(made: Path, short: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "runs")
+    (tmp_path / "runs/server-ssfl/seed-1/curves.json").write_text("{}")
+    paper = plan_paper(["figure2", "early_late"], scale=str(short), out=tmp_path / "runs")
+    with pytest.raises(RunError, match=r"not made: figure2; server: SSFL: .*curves.json"):
+        make_paper(paper)
+    assert "early_late" in (tmp_path / "runs" / MADE / "figure2-early_late.html").read_text()
+
+
+def test_what_is_missing_is_said_before_training(short: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(f'unseen = "{tmp_path}/nothere"\n{short.read_text()}')
+    with pytest.raises(ConfigError, match="nothere"):
+        make_paper(plan_paper(["table9"], scale=str(tmp_path / "own.toml"), out=tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["peers.T=3", "scenario.labels=clients", "federation.cohort = 2"])
+def test_what_makes_one_row_another_cannot_be_set(short: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="a row of the tables"):
+        plan_paper(["table2"], scale=str(short), overrides=[text])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[methods.fedirmm]", "did you mean 'fedirm'"),
+        ("[poc.cifar10_idd]", "did you mean 'cifar10_iid'"),
+        ("outlier = 10", "none of the 10 clients"),
+    ],
+)
+def test_a_scale_that_means_nothing_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "own.toml").write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=message):
+        find_scale(str(tmp_path / "own.toml"))
 
 
 def test_what_failed_is_named_and_the_rest_is_made(short: Path, tmp_path: Path) -> None:
@@ -150,6 +195,17 @@ def test_a_scale_file_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
         plan_paper(["all"], scale=str(tmp_path / "own.toml"))
 
 
+def test_seeds_of_a_scale_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("seeds = [-1]\n")
+    with pytest.raises(ConfigError, match="seeds"):
+        plan_paper(["figure2"], scale=str(tmp_path / "own.toml"))
+
+
+def test_a_federation_of_three_has_rounds_of_two() -> None:
+    runs = paper_runs(Scale(clients=3, outlier=None))
+    assert runs["few: FedPerl 30%"].settings["federation"] == {"cohort": 2, "quorum": 2}
+
+
 def test_the_full_scale_names_the_store_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = subprocess.run(
@@ -175,6 +231,10 @@ def test_all_of_it_survives_a_kill(tmp_path: Path) -> None:
         time.sleep(0.5)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
+    time.sleep(8)  # a worker ends with the round it is in
+    before = sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("metrics.jsonl"))
+    time.sleep(8)
+    assert sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("metrics.jsonl")) == before
     there = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/seed-1/results.json")}
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -183,5 +243,5 @@ def test_all_of_it_survives_a_kill(tmp_path: Path) -> None:
     for one in ARTEFACTS.values():
         assert (folder / f"{one.name}.md").stat().st_size > 100
         assert (folder / f"{one.name}.tex").exists()
-    answers = json.loads((tmp_path / "runs/ssfl/seed-1/evaluations/paper-global_best.json").read_text())
-    assert answers["images"] == 2000
+    (answers,) = (tmp_path / "runs/ssfl/seed-1/evaluations").glob("paper-*-global_best.json")
+    assert json.loads(answers.read_text())["images"] == 2000

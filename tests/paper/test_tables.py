@@ -188,3 +188,30 @@ def test_every_printed_row_has_a_run_that_is_planned() -> None:
     rows = {run for name in [f"table{n}" for n in range(2, 11)] + ["figure8"] for run in printed(name)}
     assert rows <= planned
     assert {f"cifar10_iid: {run}" for run in printed("table1") if "printed there" not in run} <= planned
+
+
+def test_a_model_that_says_one_class_is_named() -> None:
+    one = answers(1)
+    flat = Answers(one.truth, np.tile(np.eye(8)[1] * 0.9 + 0.0125, (len(one.truth), 1)))
+    note = "says one class of every image"
+    content = tables.table8(found(trained("server: SSFL", dict.fromkeys(range(10), flat))))
+    assert any(note in line and line.startswith("SSFL:") for line in content.notes)
+    assert not any(note in line for line in tables.table8(found(trained("server: SSFL", ten(1)))).notes)
+
+
+def test_classes_of_several_seeds_are_averaged_not_pooled() -> None:
+    first, second = ({0: answers(seed), 1: answers(seed + 1)} for seed in (1, 5))
+    content = tables.table5(found(trained("SSFL", first, second, sources=("A", "A"))))
+    label = 3
+    values = [
+        np.mean(
+            [f1_score(seed[n].truth == label, seed[n].probabilities.argmax(1) == label) for seed in (first, second)]
+        )
+        for n in (0, 1)
+    ]
+    assert float(cells(content, "SSFL")[CLASSES[label]]) == pytest.approx(np.mean(values), abs=6e-4)
+
+
+def test_where_images_stream_in_the_clients_own_models_count() -> None:
+    run = trained("fmnist_noniid: FedPerl", ten(1), local={"accuracy": 0.5, "clients": 10})
+    assert cells(tables.table1(found(run)), "FedPerl")["FMNIST NonIID"] == "50.00"

@@ -58,7 +58,7 @@ EVERY = (
         "Training time",
         ("Lower", SSFL, "FedMatch", "FedMatch+", *RAW, *PA, "Upper"),
         figures.time,
-        where="3.1, in the text",
+        where="section 3, in the text",
     ),
 )
 ARTEFACTS = {one.name: one for one in EVERY}

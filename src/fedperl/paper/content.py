@@ -1,6 +1,6 @@
 """What a table or a figure of the paper consists of, apart from how it is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,8 +67,3 @@ class Artefact:
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number as the paper prints it."""
     return NONE if value is None else f"{value:.{digits}f}"
-
-
-def spread_text(values: Mapping[str, float]) -> str:
-    """Return mean (median) ± standard deviation, as the paper prints it."""
-    return f"{values['mean']:.3f} ({values['median']:.3f}) ± {values['std']:.3f}"

@@ -31,18 +31,18 @@ SPECIAL = {
 
 def markdown(content: TableContent) -> str:
     """Return the table as Markdown, its notes as a list below."""
-    lines = [_line(["", *map(_marked, content.columns)]), _line(["---", *("---:" for _ in content.columns)])]
+    lines = [_line(["", *map(marked, content.columns)]), _line(["---", *("---:" for _ in content.columns)])]
     setting = ""
     for row in content.rows:
         if row.setting != setting:
             setting = row.setting
             lines.append(_line([f"**{setting}**", *("" for _ in content.columns)]))
-        lines.append(_line([_marked(row.label), *map(_marked, row.ours)]))
+        lines.append(_line([marked(row.label), *map(marked, row.ours)]))
         if row.paper:
             lines.append(
-                _line([f"*{PRINTED}*", *(f"*{_marked(cell)}*" if cell != NONE else NONE for cell in row.paper)])
+                _line([f"*{PRINTED}*", *(f"*{marked(cell)}*" if cell != NONE else NONE for cell in row.paper)])
             )
-    return "\n".join([*lines, "", *(f"- {_marked(note)}" for note in content.notes)]) + "\n"
+    return "\n".join([*lines, "", *(f"- {marked(note)}" for note in content.notes)]) + "\n"
 
 
 def latex(content: TableContent, title: str, label: str) -> str:
@@ -94,7 +94,7 @@ def html(content: TableContent, title: str) -> str:
 
 
 def values(content: TableContent) -> str:
-    """Return the table as csv: one line a cell, so that it can be read by a program."""
+    """Return the table as csv, one line a cell, each as it is shown."""
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(["setting", "row", "column", "ours", "paper"])
@@ -118,6 +118,6 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _marked(text: str) -> str:
-    """Return a text that Markdown shows as it is."""
-    return re.sub(r"([\\*_|<>\[\]])", r"\\\1", text)
+def marked(text: str) -> str:
+    """Return a text that Markdown shows as it is, in one line."""
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(text.split()))

@@ -84,9 +84,20 @@ class Trained:
         )
         return paired_interval(ours - theirs)
 
-    def sums(self, client: str | None = None, part: str = "test") -> BinnedSums | None:
+    def sums(self, client: str | None = None) -> BinnedSums | None:
         """Return the counts of a client's test images, or of all clients together, over all seeds."""
-        return _total(run.pooled(self.choice, part, client) for run in self.seeds)
+        return _total(run.pooled(self.choice, "test", client) for run in self.seeds)
+
+    def by_seed_sums(self, client: str) -> list[BinnedSums]:
+        """Return the counts of a client's test images, seed by seed."""
+        found = (run.pooled(self.choice, "test", client) for run in self.seeds)
+        return [sums for sums in found if sums is not None]
+
+    @property
+    def answers_one_class(self) -> bool:
+        """Whether the model says the same of every test image: it collapsed, and its numbers are no result."""
+        total = self.sums()
+        return total is not None and int((total.confusion.sum(axis=0) > 0).sum()) == 1
 
     def unseen_sums(self, view: str) -> BinnedSums | None:
         """Return the counts on the unseen client: `malignancy`, or `classes` where its labels are the model's."""
@@ -164,7 +175,7 @@ def read_trained(name: str, folders: Sequence[Path], unseen: str | None = None) 
     """Return a run from its folders, one a seed.
 
     Args:
-        unseen: the file, in each folder's `evaluations`, with the answers on the unseen client.
+        unseen: how the file, in each folder's `evaluations`, with the answers on the unseen client begins.
     Raises:
         RunError: a folder's run is not finished, or a file cannot be used.
     """
@@ -172,9 +183,11 @@ def read_trained(name: str, folders: Sequence[Path], unseen: str | None = None) 
     for run in runs:
         if run.results is None:
             raise RunError(f"{run.folder}: has no results.json; the run was not finished")
+        if not run.sources:
+            raise RunError(f"{run.folder / 'partition.csv'}: is missing, or does not say what the clients' images are")
     answers = []
     for folder in folders if unseen else ():
-        path = folder / "evaluations" / f"{unseen}.json"
+        path = folder / "evaluations" / f"{unseen}-{GLOBAL}.json"
         try:
             answers.append(json.loads(path.read_text()))
         except (OSError, ValueError) as error:

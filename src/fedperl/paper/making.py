@@ -2,24 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedperl.compare import is_finished, train_plan
 from fedperl.config import nearest
-from fedperl.data.store import Store
-from fedperl.errors import ConfigError, RunError
+from fedperl.data.store import ABOUT, Store
+from fedperl.errors import ConfigError, FedPerlError, RunError
 from fedperl.evaluating import evaluate, open_unseen
+from fedperl.files import digest
 from fedperl.paper.artefacts import ARTEFACTS
 from fedperl.paper.content import Artefact
-from fedperl.paper.found import GLOBAL, Found, read_trained
-from fedperl.paper.runs import SSFL, Scale, find_scale, paper_runs
+from fedperl.paper.found import GLOBAL, Found, Trained, read_trained
+from fedperl.paper.runs import ROWS, SSFL, Scale, find_scale, paper_runs
 from fedperl.paper.writing import Written, write_artefact, write_pages
 from fedperl.parallel import Job
 from fedperl.suite import Plan, Suite, plan_of
 from fedperl.training import open_store
 
-UNSEEN = f"paper-{GLOBAL}"
-"""The file of the answers on the unseen client, in a run's folder `evaluations`."""
 REASONS = 3
 """Most reasons of failed runs that are told."""
 MADE = "_paper"
@@ -40,8 +40,13 @@ class PaperPlan:
         """Return the folders of a run, one a seed."""
         return [job.out for point in self.plan.points if point.run.name == run for job in point.jobs.values()]
 
+    def runs(self, artefact: Artefact) -> list[str]:
+        """Return the names of the runs that a table or figure is made from, at this scale."""
+        planned = {point.run.name for point in self.plan.points}
+        return [run for run in artefact.runs if run in planned]
+
     def jobs(self, artefact: Artefact) -> list[Job]:
-        """Return the runs that a table or figure is made from."""
+        """Return the same as jobs, one a seed."""
         wanted = {*artefact.runs}
         return [job for point in self.plan.points if point.run.name in wanted for job in point.jobs.values()]
 
@@ -67,13 +72,17 @@ def plan_paper(
     """
     size = find_scale(scale)
     artefacts = chosen(names)
-    if not size.poc:
-        artefacts = tuple(one for one in artefacts if one.name != "table1")
+    for text in overrides:
+        if text.partition("=")[0].strip() in ROWS:
+            raise ConfigError(
+                f"--set {text}: decides what a row of the tables is; wanted a setting that all rows share"
+            )
+    if "table1" in names and not size.poc:
+        raise ConfigError(f"scale {scale!r} has no settings for table1; wanted tables [poc.all] and [poc.TASK] in it")
+    artefacts = tuple(one for one in artefacts if size.poc or one.name != "table1")
     every = paper_runs(size)
     needed = dict.fromkeys(run for one in artefacts for run in one.runs if run in every)
     runs = tuple(every[run] for run in every if run in needed)
-    if not runs:
-        raise ConfigError(f"scale {scale!r} has no settings for {', '.join(names)}; wanted a table [poc] in it")
     number = range(max(size.seeds) + 1, max(size.seeds) + 1 + (seeds or 0))
     chosen_seeds = size.seeds if seeds is None else (*size.seeds, *number)[:seeds]
     name = f"paper-{Path(scale).stem}"
@@ -106,36 +115,62 @@ def make_paper(
     tick: Callable[[list[Job]], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Written:
-    """Train what is not there yet, then write every table and figure whose runs are all there.
+    """Train what is not there yet, then write every table and figure whose runs can all be used.
 
     Raises:
-        FedPerlError: a folder holds a run with other settings, an artefact's run failed, or images cannot be used;
-            what is finished stays, and what could be made is written first.
+        FedPerlError: the unseen client or matplotlib is missing, a folder holds a run with other settings, or a run or
+            an artefact failed; what is finished stays, and what could be made is written first.
     """
+    _check_before(paper)
     with train_plan(paper.plan, workers=workers, tick=tick) as failed:
-        done = {job.name for job in paper.plan.jobs if job.name not in failed}
-        ready = [one for one in paper.artefacts if all(job.name in done for job in paper.jobs(one))]
-        if ready:
-            answer_unseen(paper, ready, say)
-            written = _write(paper, ready, say)
+        trained = [one for one in paper.artefacts if not any(job.name in failed for job in paper.jobs(one))]
+        failed |= _answer_unseen(paper, trained, say)
+        runs, unusable = _read(paper, trained)
+        failed |= unusable
+        found = _found(paper, runs)
+        folder = paper.plan.out / MADE
+        folder.mkdir(exist_ok=True)
+        made = []
+        for one in (one for one in trained if all(run in runs for run in paper.runs(one))):
+            say(f"{one.name}: {one.title}")
+            try:
+                content = one.make(found)
+                write_artefact(one, content, folder, found)
+                made.append((one, content))
+            except FedPerlError as error:
+                failed[one.name] = str(error)
+        if made:
+            whole = len(paper.artefacts) >= len(ARTEFACTS) - 1
+            written = write_pages(
+                made, folder, found, "paper" if whole else "-".join(one.name for one in paper.artefacts)
+            )
     if failed:
-        missing = ", ".join(one.name for one in paper.artefacts if one not in ready)
-        raise RunError(f"not made: {missing}; {_reasons(failed)}")
+        done = {one.name for one, _ in made}
+        missing = ", ".join(one.name for one in paper.artefacts if one.name not in done)
+        raise RunError(f"not made: {missing or 'nothing'}; {_reasons(failed)}")
     return written
 
 
-def _write(paper: PaperPlan, artefacts: Sequence[Artefact], say: Callable[[str], None]) -> Written:
-    """Write tables and figures whose runs are finished."""
-    found = _found(paper, artefacts)
-    folder = paper.plan.out / MADE
-    folder.mkdir(exist_ok=True)
-    made = []
-    for one in artefacts:
-        say(f"{one.name}: {one.title}")
-        content = one.make(found)
-        write_artefact(one, content, folder, found)
-        made.append((one, content))
-    return write_pages(made, folder, found)
+def _check_before(paper: PaperPlan) -> None:
+    """Refuse, before anything is trained, what would be missed after it."""
+    if any(not one.name.startswith("table") for one in paper.artefacts) and find_spec("matplotlib") is None:
+        raise ConfigError("figures need matplotlib: pip install 'fedperl[paper]'")
+    unseen = paper.scale.unseen
+    if any(one.unseen for one in paper.artefacts) and unseen != "dermsim" and not Path(unseen).is_dir():
+        raise ConfigError(f"unseen = {unseen!r}: no such folder; wanted a store of the client that no model saw")
+
+
+def _read(paper: PaperPlan, artefacts: Sequence[Artefact]) -> tuple[dict[str, Trained], dict[str, str]]:
+    """Return the runs that can be used, and why the others cannot."""
+    needed = dict.fromkeys(run for one in artefacts for run in paper.runs(one))
+    unseen = {run for one in artefacts if one.unseen for run in one.runs}
+    runs, unusable = {}, {}
+    for name in needed:
+        try:
+            runs[name] = read_trained(name, paper.folders(name), _answers(paper.scale) if name in unseen else None)
+        except FedPerlError as error:
+            unusable[name] = str(error)
+    return runs, unusable
 
 
 def _reasons(failed: Mapping[str, str]) -> str:
@@ -151,36 +186,42 @@ def _reasons(failed: Mapping[str, str]) -> str:
     return "; ".join([*told[:REASONS], *([f"and {more} runs more"] if more else [])])
 
 
-def answer_unseen(paper: PaperPlan, artefacts: Sequence[Artefact], say: Callable[[str], None]) -> None:
-    """Ask the best global model of each run about the unseen client, where that was not yet done."""
-    names = dict.fromkeys(run for one in artefacts if one.unseen for run in one.runs)
-    folders = [folder for name in names for folder in paper.folders(name)]
-    waiting = [folder for folder in folders if not (folder / "evaluations" / f"{UNSEEN}.json").exists()]
+def _answers(scale: Scale) -> str:
+    """Return the name of the file with the answers on the unseen client: another for other images."""
+    about = Path(scale.unseen) / ABOUT
+    images = scale.unseen.encode() + (about.read_bytes() if about.is_file() else b"")
+    return f"paper-{digest(images)[:8]}"
+
+
+def _answer_unseen(paper: PaperPlan, artefacts: Sequence[Artefact], say: Callable[[str], None]) -> dict[str, str]:
+    """Ask the best global model of each run about the unseen client, where that was not yet done; return failures."""
+    names = dict.fromkeys(run for one in artefacts if one.unseen for run in paper.runs(one))
+    file, failed = _answers(paper.scale), dict[str, str]()
+    waiting = [
+        (name, folder)
+        for name in names
+        for folder in paper.folders(name)
+        if not (folder / "evaluations" / f"{file}-{GLOBAL}.json").exists()
+    ]
     store: Store | None = None
-    for place, folder in enumerate(waiting, start=1):
+    for place, (name, folder) in enumerate(waiting, start=1):
         say(f"unseen client: model {place} of {len(waiting)}")
-        store = store or open_unseen(folder, paper.scale.unseen)
         device = next(job.config.device for job in paper.plan.jobs if job.out == folder)
-        evaluate(folder, store, model=GLOBAL, name="paper", device=device)
+        try:
+            store = store or open_unseen(folder, paper.scale.unseen)
+            evaluate(folder, store, model=GLOBAL, name=file, device=device)
+        except FedPerlError as error:
+            failed[name] = str(error)
+    return failed
 
 
-def _found(paper: PaperPlan, artefacts: Sequence[Artefact]) -> Found:
-    names = {run for one in artefacts for run in one.runs}
-    unseen = {run for one in artefacts if one.unseen for run in one.runs}
-    runs = {
-        point.run.name: read_trained(
-            point.run.name,
-            [job.out for job in point.jobs.values()],
-            UNSEEN if point.run.name in unseen else None,
-        )
-        for point in paper.plan.points
-        if point.run.name in names
-    }
+def _found(paper: PaperPlan, runs: Mapping[str, Trained]) -> Found:
     jobs = {point.run.name: next(iter(point.jobs.values())) for point in paper.plan.points}
 
     def images(run: str) -> Store:
         job = jobs[run]
-        return open_store(job.config) if job.store is None else Store.open(job.store)
+        at_hand = job.store is not None and (job.store / ABOUT).exists()
+        return Store.open(job.store) if at_hand and job.store is not None else open_store(job.config)
 
     outlier = None if paper.scale.outlier is None else str(paper.scale.outlier)
     return Found(runs, paper.about, images, outlier)

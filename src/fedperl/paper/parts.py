@@ -78,7 +78,7 @@ def by_class(
     rows = []
     for run in runs:
         for place, (text, measure) in enumerate(measures.items()):
-            by_client = [measure(sums) for client in run.clients if (sums := run.sums(client)) is not None]
+            by_client = [_over_seeds([measure(sums) for sums in run.by_seed_sums(client)]) for client in run.clients]
             ours = tuple(number(mean_known(values)) for values in zip(*by_client, strict=True))
             paper = tuple(cell(theirs.get(run.name, {}).get(label)) for label in classes) if not place else ()
             rows.append(Row(", ".join(filter(None, (run.name, text))), ours, paper, setting_of(run.name)))
@@ -87,6 +87,18 @@ def by_class(
             together = tuple(number(value) for value in f1_by_class(total))
             rows.append(Row(f"{run.name}, pooled", together, (), setting_of(run.name)))
     return TableContent(classes, tuple(rows), (how, CHOICE_NOTE, *seed_notes(found)))
+
+
+def _over_seeds(found: Sequence[Sequence[float | None]]) -> list[float | None]:
+    return [mean_known(values) for values in zip(*found, strict=True)]
+
+
+def collapsed(runs: Iterable[Trained]) -> list[str]:
+    """Return a note that names the runs whose models say the same of every image."""
+    names = [plain(run.name) for run in runs if run.answers_one_class]
+    if not names:
+        return []
+    return [f"{', '.join(names)}: says one class of every image; a model that collapsed, not a result."]
 
 
 def f1_by_class(sums: BinnedSums) -> list[float | None]:
@@ -121,7 +133,9 @@ def last_accuracy(run: Trained | None) -> str:
     if run is None:
         return NONE
     by_seed = [
-        100 * statistics.fmean(numbers["accuracy"] for numbers in one.tested("last").values()) for one in run.seeds
+        100 * (one.results.get("local") or {}).get("accuracy", 0.0)  # type: ignore[union-attr]
+        or 100 * statistics.fmean(numbers["accuracy"] for numbers in one.tested("last").values())
+        for one in run.seeds
     ]
     return f"{statistics.fmean(by_seed):.2f}" + (f" ± {statistics.stdev(by_seed):.2f}" if len(by_seed) > 1 else "")
 

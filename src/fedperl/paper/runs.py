@@ -1,11 +1,11 @@
 """What is trained for the paper: every run by the name that tables and figures know it by, at one of several scales."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from fedperl.config import Table, explain, merged, named, read_toml
+from fedperl.config import Table, explain, merged, methods, named, nearest, read_toml
 from fedperl.errors import ConfigError
 from fedperl.settings import Section
 from fedperl.suite import SuiteRun
@@ -26,7 +26,6 @@ STANDARD = {
     "Random peers": "random_peers",
 }
 POLICIES = ("validation", *(f"gated {kind} {rho}" for kind in ("validation", "similarity") for rho in (75, 85, 95)))
-RAW_POLICIES = tuple(f"raw {policy}" for policy in POLICIES)
 OUTLIER = ("Lower", SSFL, "FedMatch", "FedMatch+", "FedPerl raw T=2", "FedPerl T=2", "Upper")
 """Runs that are trained once more without the client that is unlike all others."""
 SERVER = (SSFL, "FedMatch", *RAW, "FedMatch+", *PA, *POLICIES)
@@ -50,24 +49,52 @@ TASKS = ("cifar10_iid", "cifar10_noniid", "fmnist_noniid")
 """The columns of the proof of concept."""
 
 
+ROWS = (
+    "peers.T",
+    "peers.selector",
+    "peers.policy",
+    "peers.anonymize",
+    "gate.rho",
+    "objective.kind",
+    "objective.labels",
+    "federation.alone",
+    "federation.cohort",
+    "federation.exclude",
+    "scenario.labels",
+    "scenario.labelled_clients",
+    "privacy",
+)
+"""Settings that make one row another."""
+
+
 class Scale(Section):
     """How large the paper's experiments are made here."""
 
     about: str = ""
     """What differs from the paper, in a sentence that stands on every page; empty where nothing does."""
-    seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (1,)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)] = (1,)
     unseen: str = "dermsim"
     """The client that no model saw: a store, or `dermsim`."""
-    clients: int = 10
+    clients: Annotated[int, Field(ge=2)] = 10
     """How many there are, for the runs in which all take part in every round."""
-    outlier: int | None = 8
+    outlier: Annotated[int, Field(ge=0)] | None = 8
     """The client that is unlike all others; None: no run is repeated without it."""
     settings: dict[str, Any] = Field(default={})
     """Of every run."""
     methods: dict[str, dict[str, Any]] = Field(default={})
     """Of the runs of one method."""
     poc: dict[str, dict[str, Any]] = Field(default={})
-    """Of the proof of concept, instead of `settings`: "all", and by task."""
+    """Of the proof of concept, instead of `settings`: "all", by task, and by method."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for table, known in (("methods", list(methods())), ("poc", ["all", *TASKS, *POC.values()])):
+            for key in getattr(self, table):
+                if key not in known:
+                    raise ValueError(f"[{table}.{key}] is of nothing that is trained{nearest(key, known)}")
+        if self.outlier is not None and self.outlier >= self.clients:
+            raise ValueError(f"outlier = {self.outlier} is none of the {self.clients} clients, 0 to {self.clients - 1}")
+        return self
 
 
 def find_scale(name: str) -> Scale:
@@ -84,17 +111,18 @@ def find_scale(name: str) -> Scale:
 
 
 def paper_runs(scale: Scale) -> dict[str, SuiteRun]:
-    """Return every run of the paper by name, its settings laid over those of the scale."""
+    """Return every run of the paper by name, its settings laid over those of the scale; T only as there are others."""
+    most = min(5, scale.clients - 1)
     found: dict[str, tuple[str, Table]] = {name: (method, {}) for name, method in STANDARD.items()}
-    found |= {f"FedPerl raw T={t}": ("fedperl_raw", {"peers": {"T": t}}) for t in range(1, 6)}
-    found |= {f"FedPerl T={t}": ("fedperl", {"peers": {"T": t}}) for t in range(2, 6)}
+    found |= {f"FedPerl raw T={t}": ("fedperl_raw", {"peers": {"T": t}}) for t in range(1, most + 1)}
+    found |= {f"FedPerl T={t}": ("fedperl", {"peers": {"T": t}}) for t in range(2, most + 1)}
     for policy in POLICIES:
         found |= {policy: _policy(policy, ""), f"raw {policy}": _policy(policy, "_raw")}
     if scale.outlier is not None:
-        for name in OUTLIER:
+        for name in (name for name in OUTLIER if name in found):
             method, own = found[name]
             found[f"without outlier: {name}"] = method, own | {"federation": {"exclude": [scale.outlier]}}
-    for name in SERVER:
+    for name in (name for name in SERVER if name in found):
         method, own = found[name]
         found[f"server: {name}"] = method, own | {"scenario": {"labels": "server"}}
     for name, method in FEW.items():
@@ -126,4 +154,4 @@ def _participation(name: str, share: str, clients: int) -> Table:
         few = 1 if share == "30%" else 2
         return {"federation": {"cohort": few, "quorum": few}, "privacy": "research"}
     # Two have labels, and FedIRM begins with them alone.
-    return {"federation": {"cohort": round(0.3 * clients) if share == "30%" else clients, "quorum": 2}}
+    return {"federation": {"cohort": max(2, round(0.3 * clients)) if share == "30%" else clients, "quorum": 2}}

@@ -2,6 +2,7 @@
 
 import statistics
 
+from fedperl.errors import RunError
 from fedperl.paper.content import NONE, Row, TableContent, number
 from fedperl.paper.found import Found
 from fedperl.paper.parts import (
@@ -11,6 +12,7 @@ from fedperl.paper.parts import (
     by_class,
     cell,
     clients_and_groups,
+    collapsed,
     cost,
     difference,
     drawn_tasks,
@@ -69,7 +71,7 @@ def table1(found: Found) -> TableContent:
         tuple(rows),
         (
             f"Accuracy in percent, {over}, of the last round's model; on the server's test images, or averaged over "
-            "the clients where they test.",
+            "the clients where they test. Where images stream in, the mean of the clients' own last models.",
             "The row of labelled images alone is ours: without it nobody sees what unlabelled images are worth.",
             *drawn_tasks(found),
         ),
@@ -100,7 +102,9 @@ def table2(found: Found) -> TableContent:
             "RI: improvement over Local lower. AC: what was sent down beyond one model for each client and round, ours "
             "as counted by the ledger over all rounds, the paper's as defined there.",
             f"The last column is the mean difference to {SSFL} over the same clients, with an interval that resamples "
-            f"clients{' and seeds' if found.seeds > 1 else ' alone, since there is one seed'}; * excludes 0.",
+            f"clients{' and seeds' if found.seeds > 1 else ' alone, since there is one seed'}; * excludes 0. "
+            "One comparison in twenty would be starred by chance alone.",
+            *collapsed(found.some(STANDARD)),
         ),
     )
 
@@ -178,7 +182,7 @@ def table7(found: Found) -> TableContent:
         "table7",
         {"from labels": lambda sums: hard_areas(sums, "auprc"), "from scores": lambda sums: score_areas(sums, "auprc")},
         "Mean over the clients that have the class; from labels as in the table of ROC areas, from scores as average "
-        "precision.",
+        "precision. From labels a class that is never predicted gets the area from (0, 1) to its share, above 0.5.",
     )
 
 
@@ -197,6 +201,7 @@ def table8(found: Found) -> TableContent:
             CHOICE_NOTE + " They are chosen by labels that the clients do not train on.",
             *seed_notes(found),
             "Last column as in the table of standard results; * excludes 0.",
+            *collapsed(found.some(UNLABELLED)),
         ),
     )
 
@@ -204,6 +209,9 @@ def table8(found: Found) -> TableContent:
 def table9(found: Found) -> TableContent:
     """Return how global models tell malignant from benign on a client that none of them saw."""
     theirs = printed("table9")
+    for run in found.some(STRANGER):
+        if not all("malignancy" in one for one in run.unseen):
+            raise RunError(f"{run.first.folder}: its classes are not the paper's: which are malignant is not known")
     columns = tuple(f"{side}_{metric}" for side in ("malignant", "benign") for metric in ("f1", "precision", "recall"))
     rows = []
     for run in found.some(STRANGER):
@@ -253,5 +261,8 @@ def table10(found: Found) -> TableContent:
             "raw: peers travel without anonymization. The number is rho in percent.",
             "Peers kept: mean over the client-rounds in which peers could help, of at most 2. With anonymization a "
             "single peer left is none: the mean of one model would be that client's model.",
+            "Gated similarity compares profiles scaled over the clients, since plain cosines all lie near 1: where the "
+            "baseline's are not scaled (preset paper), the difference is of the scale too.",
+            *(f"Labels at the server: {note}" for note in collapsed(found.some(SERVER_POLICY_ROWS))),
         ),
     )

@@ -11,10 +11,9 @@ from pathlib import Path
 from fedperl import __version__
 from fedperl.files import write_durably
 from fedperl.paper.content import Artefact, Content, FigureContent, TableContent
-from fedperl.paper.formats import html, latex, markdown, tex, values
+from fedperl.paper.formats import html, latex, markdown, marked, tex, values
 from fedperl.paper.found import Found
 
-PAGE = "paper.html"
 PRIVATE = "Shows photographs of patients: it stays on this machine, is not passed on and never committed."
 DPI = 200
 FIGURE = r"""\begin{{figure*}}[!t]
@@ -42,13 +41,8 @@ main img { max-width: 100%; background: #fff; }
 class Written:
     """What was made, and where."""
 
-    folder: Path
+    page: Path
     names: tuple[str, ...]
-
-    @property
-    def page(self) -> Path:
-        """The page with all of it."""
-        return self.folder / PAGE
 
 
 def write_artefact(artefact: Artefact, content: Content, folder: Path, found: Found) -> None:
@@ -57,7 +51,7 @@ def write_artefact(artefact: Artefact, content: Content, folder: Path, found: Fo
     table = content if isinstance(content, TableContent) else content.values
     if isinstance(content, FigureContent):
         for kind in ("svg", "png"):
-            _write(folder / f"{name}.{kind}", drawn(content, kind))
+            _write(folder / f"{name}.{kind}", drawn(content, kind), private=content.private)
         caption = f"{tex(artefact.title)}. {tex(' '.join(notes))}"
         # Without its ending, since LaTeX takes the PNG and not the SVG.
         _write(folder / f"{name}.tex", FIGURE.format(file=name, caption=caption, label=f"fig:{name}").encode())
@@ -70,15 +64,17 @@ def write_artefact(artefact: Artefact, content: Content, folder: Path, found: Fo
         _write(folder / f"{name}.csv", values(table).encode())
 
 
-def write_pages(made: Sequence[tuple[Artefact, Content]], folder: Path, found: Found) -> Written:
-    """Write one page, one Markdown file and one LaTeX document with all tables and figures."""
-    _write(folder / PAGE, _page(made, found).encode())
-    text = [f"# FedPerl: the paper's tables and figures\n\n{found.scale}".rstrip() + "\n"]
+def write_pages(made: Sequence[tuple[Artefact, Content]], folder: Path, found: Found, name: str) -> Written:
+    """Write one page, one Markdown file and one LaTeX document of that name with these tables and figures."""
+    page = folder / f"{name}.html"
+    private = any(isinstance(content, FigureContent) and content.private for _, content in made)
+    _write(page, _page(made, found, private).encode(), private=private)
+    text = [f"# FedPerl: the paper's tables and figures\n\n{marked(found.scale)}".rstrip() + "\n"]
     text += [(folder / f"{artefact.name}.md").read_text(encoding="utf-8") for artefact, _ in made]
-    _write(folder / "paper.md", "\n".join(text).encode())
+    _write(folder / f"{name}.md", "\n".join(text).encode())
     parts = "\n".join(rf"\input{{{artefact.name}}}" + "\n" + r"\clearpage" for artefact, _ in made)
-    _write(folder / "paper.tex", DOCUMENT.format(scale=tex(found.scale), parts=parts).encode())
-    return Written(folder, tuple(artefact.name for artefact, _ in made))
+    _write(folder / f"{name}.tex", DOCUMENT.format(scale=tex(found.scale), parts=parts).encode())
+    return Written(page, tuple(artefact.name for artefact, _ in made))
 
 
 def drawn(content: FigureContent, kind: str) -> bytes:
@@ -92,10 +88,11 @@ def drawn(content: FigureContent, kind: str) -> bytes:
     return file.getvalue()
 
 
-def _page(made: Sequence[tuple[Artefact, Content]], found: Found) -> str:
+def _page(made: Sequence[tuple[Artefact, Content]], found: Found, private: bool) -> str:
     css = (files("fedperl.report") / "assets" / "page.css").read_text(encoding="utf-8")
     navigation = "".join(f'<li><a href="#{one.name}">{escape(one.title)}</a></li>' for one, _ in made)
-    care = f'<p class="care">{escape(found.scale)}</p>' if found.scale else ""
+    told = filter(None, (found.scale, PRIVATE if private else ""))
+    care = "".join(f'<p class="care">{escape(text)}</p>' for text in told)
     sections = "\n".join(_section(artefact, content) for artefact, content in made)
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     return f"""<!DOCTYPE html>
@@ -144,8 +141,9 @@ def _section(artefact: Artefact, content: Content) -> str:
 
 
 def _figure_markdown(artefact: Artefact, content: FigureContent, notes: tuple[str, ...]) -> str:
-    alt = content.alt.replace("]", ")").replace("[", "(")
-    lines = [f"## {artefact.title}", "", f"![{alt}]({artefact.name}.png)", "", *(f"- {note}" for note in notes)]
+    notes = tuple(marked(note) for note in notes)
+    lines = [f"## {artefact.title}", "", f"![{marked(content.alt)}]({artefact.name}.png)", ""]
+    lines += [f"- {note}" for note in notes]
     return "\n".join(lines) + "\n"
 
 
@@ -155,5 +153,5 @@ def _notes(content: Content, found: Found) -> tuple[str, ...]:
     return tuple(filter(None, (*content.notes, found.scale, PRIVATE if private else "")))
 
 
-def _write(path: Path, content: bytes) -> None:
-    write_durably(path, content, mode=0o644)
+def _write(path: Path, content: bytes, *, private: bool = False) -> None:
+    write_durably(path, content, mode=0o600 if private else 0o644)

@@ -7,6 +7,7 @@ from fedperl.paper.content import FigureContent, Row, TableContent
 from fedperl.paper.figures.common import listed, wanted
 from fedperl.paper.figures.style import DARK, GREY, WIDTH, drawn, method_colour, new_figure, place
 from fedperl.paper.found import Found
+from fedperl.paper.parts import collapsed
 from fedperl.paper.printed import printed
 from fedperl.paper.runs import FEW, PARTICIPATION
 
@@ -38,9 +39,11 @@ def figure8(found: Found) -> FigureContent:
     said = [f"{name.removeprefix('few: ')} {mean:.1f}" for name, mean in means.items()]
     seeds = (f"Thin lines: the least and the largest of {found.seeds} seeds.",) if found.seeds > 1 else ()
     notes = (
-        "The paper's FedAvg is our Lower: labelled images alone. It has no SSFL in this figure.",
+        "The paper's FedAvg is read as our Lower, labelled images alone: one of the two labelled clients takes part in "
+        "a round for 30%, both for 100%. The paper has no SSFL in this figure.",
         "The legend of the paper's figure gives its seventh bar 30 %; its place and the text 100 %.",
         *seeds,
+        *collapsed(runs.values()),
     )
     alt = f"Weighted F1 in percent where few clients have labels: {listed(said)}."
     return FigureContent(_draw(ours, means, paper), alt, TableContent(("F1 %",), tuple(rows)), notes)

@@ -45,6 +45,7 @@ OURS: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 7,
     "text.color": DARK,
+    "text.parse_math": False,  # a class may have dollars in its name
     "axes.titlesize": 7.5,
     "axes.titlepad": 4,
     "axes.labelsize": 7,

@@ -110,7 +110,7 @@ def _training_values(shown: Sequence[Trained], curves: dict[str, Curves]) -> Tab
     rows = []
     for run in shown:
         for client, (rounds, values) in curves[run.name].items():
-            best = max(range(len(values)), key=lambda at: (values[at], -at))
+            best = max(range(len(values)), key=lambda at: (values[at], at))  # a tie goes to the later round
             ours = (percent(values[0]), percent(values[-1]), percent(values[best]), str(rounds[best]), str(len(values)))
             rows.append(Row(client_name(client), ours, setting=run.name))
     return TableContent(("first round %", "last round %", "best %", "round of the best", "rounds"), tuple(rows))
@@ -139,7 +139,7 @@ def time(found: Found) -> FigureContent:
     over = f", the mean over {found.seeds} seeds" if found.seeds > 1 else ""
     notes = (
         f"Time to train and validate{over}. Runs that are trained side by side share a machine: multiples are rough.",
-        "The paper gives hours, without a machine; FedPerl's hold for any T and are set beside T = 2.",
+        "The paper gives hours on a Titan Xp; FedPerl's hold for any T and are set beside T = 2.",
     )
     values = TableContent((f"multiple of {base.name}", "seconds", "hours"), tuple(rows))
     return FigureContent(_time_bars(base.name, ours, paper), alt, values, notes)
