@@ -184,8 +184,10 @@ def fashion_mnist() -> Tree:
     for prefix, count in (("train", 4), ("t10k", 3)):
         pixels = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
         labels = bytes((9 - n) % 10 for n in range(count))
-        tree[f"{prefix}-images-idx3-ubyte.gz"] = gzip.compress(idx(0x803, count, 28, 28, content=pixels.tobytes()))
-        tree[f"{prefix}-labels-idx1-ubyte.gz"] = gzip.compress(idx(0x801, count, content=labels))
+        tree[f"{prefix}-images-idx3-ubyte.gz"] = gzip.compress(
+            idx(0x803, count, 28, 28, content=pixels.tobytes()), mtime=0
+        )
+        tree[f"{prefix}-labels-idx1-ubyte.gz"] = gzip.compress(idx(0x801, count, content=labels), mtime=0)
     return tree
 
 
