@@ -115,13 +115,14 @@ def softmax(logits: npt.NDArray[np.floating]) -> Floats:
 
 def _fit(truth: Counts, logits: Floats) -> float:
     """Return the T at which the slope of the negative log likelihood in 1 / T is 0, or the end it slopes down to."""
-    chosen = logits[np.arange(len(truth)), truth]
+    # From the true class on: where it is the likeliest, no term of the slope is above 0, whatever rounding does.
+    above = logits - logits[np.arange(len(truth)), truth][:, None]
 
     def slope_and_bend(inverse: float) -> tuple[float, float]:
         probabilities = softmax(logits * inverse)
-        means = (probabilities * logits).sum(axis=1)
-        bend = (probabilities * (logits - means[:, None]) ** 2).sum(axis=1).mean()
-        return float((means - chosen).mean()), float(bend)
+        slopes = (probabilities * above).sum(axis=1)
+        bend = (probabilities * (above - slopes[:, None]) ** 2).sum(axis=1).mean()
+        return float(slopes.mean()), float(bend)
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     inverse = 1.0
