@@ -7,6 +7,7 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported
 
+import importlib
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedperl.data.dermsim import CLASSES, STYLES, draw
 
 
 def main() -> None:
+    importlib.import_module("fedperl.data.dermsim.draw").THREADS = 1  # type: ignore[attr-defined]
     for size, n in ((32, 2000), (64, 2000), (128, 600), (224, 200)):
         generator = np.random.default_rng(0)
         labels, styles = generator.integers(0, len(CLASSES), n), generator.integers(0, len(STYLES), n)

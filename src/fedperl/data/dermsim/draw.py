@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,10 +11,12 @@ from fedperl.data.dermsim import lesion, photograph
 from fedperl.data.dermsim.cues import CLASSES
 from fedperl.data.dermsim.styles import STYLES, frame_lesions, shots_of
 from fedperl.data.dermsim.tape import Index, lesion_tape, shot_tape
+from fedperl.machine import cores
 
 __all__ = ["CLASSES", "STYLES", "draw"]
 
 SMALLEST, LARGEST = 16, 224
+THREADS = 4  # numpy leaves Python's lock while it computes, and beyond a few threads they wait for it all the same
 CHUNK_PIXELS = 2**17  # pixels drawn at once: what is in the making stays near the processor, and memory is bounded
 
 
@@ -84,7 +88,11 @@ def draw(
     step = max(1, CHUNK_PIXELS // size**2)
     # Images of one class share their structures, so chunks of one class do fewer and larger operations.
     order = np.argsort(names[0], kind="stable")
-    for start in range(0, lengths[0], step):
+
+    def fill(start: int) -> None:
         rows = order[start : start + step]
         images[rows] = _draw_chunk(*(values[rows] for values in names), size=size, seed=seed)
+
+    with ThreadPoolExecutor(min(cores(), THREADS)) as pool:
+        list(pool.map(fill, range(0, lengths[0], step)))
     return images
