@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedperl.errors import DataError
 from fedperl.files import PRIVATE, digest, sync_folder, write_durably
 from fedperl.learn.nets import build_net
+from fedperl.learn.packing import packed
 from fedperl.learn.state import State, load_into, state_of
 
 SIZE_CAP = 64 * 2**20
@@ -106,8 +107,7 @@ def write_weights(path: Path, state: Mapping[str, Tensor], metadata: dict[str, s
     Raises:
         DataError: the file cannot be written.
     """
-    whole = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-    content = _in_order(safetensors.torch.save(whole, metadata))
+    content = packed(state, metadata)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, content, mode=mode)
@@ -260,12 +260,3 @@ def _header(content: bytes) -> dict[str, dict[str, str]]:
     """Return the JSON header of a valid safetensors file."""
     header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return header
-
-
-def _in_order(content: bytes) -> bytes:
-    """Return a safetensors file with its metadata sorted: else every writing of the same weights has another hash."""
-    header = _header(content)
-    header[METADATA] = dict(sorted(header.get(METADATA, {}).items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
-    return len(text).to_bytes(8, "little") + text + content[8 + int.from_bytes(content[:8], "little") :]
