@@ -6,23 +6,24 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
+import torch
 from rich.console import Console
 
 from fedperl.cli import main
-from fedperl.compare import compare, rounds_done
-from fedperl.config import config_hash, dump
+from fedperl.compare import compare, gpu_numbers, rounds_done
+from fedperl.config import config_hash, dump, flat, load_config
 from fedperl.demo import METHODS, demo_config
 from fedperl.errors import ConfigError, FedPerlError, RunError
 from fedperl.evaluate import paired_interval
 from fedperl.files import lock
-from fedperl.parallel import Job
+from fedperl.parallel import Job, run_jobs
 from fedperl.plugins import digest_of
 from fedperl.report.tables import comparison_markdown, comparison_notes, comparison_table
 from fedperl.suite import Plan, plan_suite
@@ -199,7 +200,7 @@ class Trainer:
         monkeypatch.setattr("fedperl.compare.run_jobs", self)
         monkeypatch.setattr("fedperl.compare.open_store", lambda config: pytest.fail("draws images"))
 
-    def __call__(self, jobs: list[Job], *, workers: int, tick: Any) -> dict[str, str]:
+    def __call__(self, jobs: list[Job], *, workers: int, tick: Any, gpus: Sequence[int] = ()) -> dict[str, str]:
         for job in [job for job in jobs if job.name not in self.failing]:
             job.out.mkdir(parents=True)
             (job.out / "config.toml").write_text(dump(job.config))
@@ -534,3 +535,38 @@ def test_threads_of_a_run_that_is_there_are_kept(
     monkeypatch.setattr("fedperl.suite.cores", lambda: 1)
     again = plan_of(tmp_path, baseline="SSFL", runs=runs, seeds=[1, 2], settings=settings)
     assert [job.config.threads for job in again.jobs] == [3, 1]
+
+
+# GPUs
+
+
+def test_each_run_sees_one_gpu_that_no_other_has(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import os, time\n"
+        "from pathlib import Path\n"
+        "from fedperl.learn.objectives.supervised import Supervised\n"
+        f"SEEN = Path({str(tmp_path)!r})\n"
+        "class Own(Supervised):\n"
+        "    def begin(self, net):\n"
+        "        card = os.environ['CUDA_VISIBLE_DEVICES']\n"
+        "        busy = SEEN / f'{card}.busy'\n"
+        "        if not busy.exists(): (SEEN / f'{card}.seen').open('a').write('.')\n"
+        "        elif busy.read_text() != str(os.getpid()): (SEEN / 'clash').touch()\n"
+        "        busy.write_text(str(os.getpid())); time.sleep(0.1); busy.unlink()\n"
+    )
+    base = load_config(
+        None, [f"{k}={v}" for k, v in flat(SMALL).items()] + ["method=lower", f"objective.kind={own}:Own"]
+    )
+    jobs = [Job(f"run{k}", base.model_copy(update={"seed": k}), tmp_path / f"run{k}") for k in range(3)]
+    assert run_jobs(jobs, workers=9, tick=lambda running: None, gpus=[0, 3]) == {}
+    assert sorted(path.stem for path in tmp_path.glob("*.seen")) == ["0", "3"]
+    assert not (tmp_path / "clash").exists()
+
+
+@pytest.mark.parametrize("wanted", ["all", "0,1", "one", "-1"])
+def test_gpus_that_are_not_there(wanted: str) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ConfigError, match=f"--gpus {wanted}: (this machine has 0 usable|wanted all, or numbers)"):
+        gpu_numbers(wanted)

@@ -2,16 +2,17 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedperl import __version__
-from fedperl.errors import RunError
+from fedperl.errors import ConfigError, RunError
 from fedperl.evaluate import paired_interval, spread
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import lock, write_durably
@@ -30,17 +31,22 @@ LOCK, FOUND, PRINTED = "_lock", "comparison.json", "comparison.md"
 
 
 def compare(
-    plan: Plan, *, workers: int | None = None, tick: Callable[[list[Job]], None] = lambda _: None
+    plan: Plan,
+    *,
+    workers: int | None = None,
+    tick: Callable[[list[Job]], None] = lambda _: None,
+    gpus: Sequence[int] = (),
 ) -> Comparison:
     """Train what is not there yet and return the comparison, also written into comparison.json and comparison.md.
 
     Args:
         workers: runs side by side; by default as many as their threads leave cores for.
         tick: told several times a second which runs are being trained.
+        gpus: numbers of GPUs, a run on each at a time.
     Raises:
         FedPerlError: a folder holds a run with other settings, or a run failed; what is finished stays.
     """
-    with train_plan(plan, workers=workers, tick=tick) as failed:
+    with train_plan(plan, workers=workers, tick=tick, gpus=gpus) as failed:
         needed = [name for name in failed if not _spare(name, plan, failed)]
         if needed:
             raise RunError("; ".join(f"{name}: {failed[name]}" for name in needed))
@@ -52,7 +58,11 @@ def compare(
 
 @contextmanager
 def train_plan(
-    plan: Plan, *, workers: int | None = None, tick: Callable[[list[Job]], None] = lambda _: None
+    plan: Plan,
+    *,
+    workers: int | None = None,
+    tick: Callable[[list[Job]], None] = lambda _: None,
+    gpus: Sequence[int] = (),
 ) -> Iterator[dict[str, str]]:
     """Train what is not there yet, and give why runs failed that did, by name; the folder is locked meanwhile.
 
@@ -71,12 +81,35 @@ def train_plan(
                 open_store(job.config).save(job.store)
         # The longest first, so that no core waits at the end.
         waiting.sort(key=lambda job: (job.config.objective.kind == "supervised", -job.config.federation.rounds))
-        yield run_jobs(waiting, workers=workers or default_workers(plan), tick=tick)
+        side_by_side = workers or (len(gpus) if gpus else default_workers(plan))
+        yield run_jobs(waiting, workers=side_by_side, tick=tick, gpus=gpus)
 
 
 def default_workers(plan: Plan) -> int:
     """Return how many runs to train side by side: what the cores allow, each run having its threads."""
     return max(1, min(len(plan.jobs), cores() // max(int(job.config.threads) for job in plan.jobs)))
+
+
+def gpu_numbers(wanted: str) -> list[int]:
+    """Return the numbers of the GPUs that are asked for: `all`, or some such as "0,1,3".
+
+    Raises:
+        ConfigError: no numbers, one twice, or a GPU that the machine does not have.
+    """
+    there = torch.cuda.device_count()
+    if wanted == "all":
+        found = list(range(there))
+    else:
+        try:
+            found = [int(number) for number in wanted.split(",")]
+        except ValueError:
+            raise ConfigError(f"--gpus {wanted}: wanted all, or numbers such as 0,1,3") from None
+    strange = [number for number in found if not 0 <= number < there]
+    if strange or not found:
+        raise ConfigError(f"--gpus {wanted}: this machine has {there} usable CUDA devices, numbered from 0")
+    if len(set(found)) < len(found):
+        raise ConfigError(f"--gpus {wanted}: wanted each GPU once")
+    return found
 
 
 def rounds_done(job: Job) -> int:

@@ -32,27 +32,35 @@ class _Worker:
     job: Job
     process: BaseProcess
     answer: Connection
+    gpu: int | None
 
 
-def run_jobs(jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None]) -> dict[str, str]:
+def run_jobs(
+    jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None], gpus: Sequence[int] = ()
+) -> dict[str, str]:
     """Train every job, at most `workers` at a time, and return why those failed that did, by name.
 
     A run that fails leaves the others alone; `tick` is told several times a second which are being trained.
+
+    Args:
+        gpus: numbers of GPUs; each run sees one alone, as its first, that no other run has meanwhile.
     """
     failed: dict[str, str] = {}
     # Forked from a process that has imported torch and done nothing else: a run starts in no time.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedperl.training"])
     waiting, running = list(jobs), list[_Worker]()
+    workers = min(workers, len(gpus)) if gpus else workers
     try:
         while waiting or running:
             while waiting and len(running) < workers:
                 job = waiting.pop(0)
+                gpu = next((gpu for gpu in gpus if all(worker.gpu != gpu for worker in running)), None)
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(job, theirs), daemon=True)
+                process = context.Process(target=_work, args=(job, theirs, gpu), daemon=True)
                 process.start()
                 theirs.close()
-                running.append(_Worker(job, process, ours))
+                running.append(_Worker(job, process, ours, gpu))
             time.sleep(0.2)
             tick([worker.job for worker in running])
             for worker in [w for w in running if not w.process.is_alive()]:
@@ -78,7 +86,9 @@ def _reason(worker: _Worker) -> str:
     return f"its process ended with code {code}" if code else ""
 
 
-def _work(job: Job, answer: Connection) -> None:
+def _work(job: Job, answer: Connection, gpu: int | None) -> None:
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # before anything asks for a GPU
     from fedperl.data.store import Store
     from fedperl.federation.rounds import Progress
     from fedperl.training import train

@@ -13,6 +13,10 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: peers.T=3.")
 ]
 
+Gpus = Annotated[
+    str | None, typer.Option(help="Train on GPUs, a run on each at a time: all, or numbers such as 0,1,3.")
+]
+
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Go on where a table lists images that are not there.")
 ]

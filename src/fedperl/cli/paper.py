@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from fedperl.cli.common import Quiet, Settings, bar, console, stopped
+from fedperl.cli.common import Gpus, Quiet, Settings, bar, console, stopped
 from fedperl.cli.suites import Bars
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def paper(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side; by default what the cores allow.")
     ] = None,
+    gpus: Gpus = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would be trained, and what is there, and stop.")
     ] = False,
@@ -28,14 +29,16 @@ def paper(
     quiet: Quiet = False,
 ) -> None:
     """Make tables and figures of the paper, ours beside its own; trains what is missing, the same command goes on."""
-    from fedperl.compare import default_workers
+    from fedperl.compare import default_workers, gpu_numbers
     from fedperl.paper.making import make_paper, plan_paper
 
-    found = plan_paper(what or ["all"], scale=scale, out=out, seeds=seeds, overrides=settings or [])
+    cards = gpu_numbers(gpus) if gpus is not None else []
+    overrides = [*(["device=cuda"] if cards else []), *(settings or [])]
+    found = plan_paper(what or ["all"], scale=scale, out=out, seeds=seeds, overrides=overrides)
     if plan or not what:
         _print_plan(found)
         return
-    side_by_side = workers or default_workers(found.plan)
+    side_by_side = workers or len(cards) or default_workers(found.plan)
     if not quiet:
         console.print(f"{len(found.plan.jobs)} runs, {side_by_side} at a time, in {found.plan.out}", markup=False)
         if found.about:
@@ -47,7 +50,7 @@ def paper(
             def say(text: str) -> None:
                 progress.update(task, description=text, visible=True)
 
-            written = make_paper(found, workers=side_by_side, tick=Bars(progress, found.plan), say=say)
+            written = make_paper(found, workers=side_by_side, tick=Bars(progress, found.plan), say=say, gpus=cards)
     except KeyboardInterrupt:
         stopped("the same command goes on where the runs stopped")
     if not quiet:

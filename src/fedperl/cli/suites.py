@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from fedperl.cli.common import AsJson, Quiet, Settings, bar, console, stopped
+from fedperl.cli.common import AsJson, Gpus, Quiet, Settings, bar, console, stopped
 
 if TYPE_CHECKING:
     from fedperl.parallel import Job
@@ -23,6 +23,7 @@ def compare(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side; by default what the cores allow.")
     ] = None,
+    gpus: Gpus = None,
     settings: Settings = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown and nothing else.")] = False,
     quiet: Quiet = False,
@@ -30,13 +31,14 @@ def compare(
 ) -> None:
     """Train a suite's runs for several seeds and compare them with its baseline; the same command goes on."""
     from fedperl.compare import compare as compare_runs
-    from fedperl.compare import default_workers
+    from fedperl.compare import default_workers, gpu_numbers
     from fedperl.report.tables import comparison_markdown, comparison_notes, comparison_table
     from fedperl.settings import research_note
     from fedperl.suite import plan_suite
 
-    plan = plan_suite(suite, out, seeds=seeds, overrides=settings or [])
-    side_by_side, silent = workers or default_workers(plan), quiet or as_json or markdown
+    cards = gpu_numbers(gpus) if gpus is not None else []
+    plan = plan_suite(suite, out, seeds=seeds, overrides=[*(["device=cuda"] if cards else []), *(settings or [])])
+    side_by_side, silent = workers or len(cards) or default_workers(plan), quiet or as_json or markdown
     for name, what in {p.run.name: research_note(next(iter(p.jobs.values())).config) for p in plan.points}.items():
         if what:
             print(f"{name}: privacy = 'research': not for real patients; {what}", file=sys.stderr)
@@ -44,7 +46,7 @@ def compare(
         console.print(f"{len(plan.jobs)} runs, {side_by_side} at a time, in {plan.out}", markup=False)
     try:
         with bar("rounds", hidden=silent) as progress:
-            found = compare_runs(plan, workers=side_by_side, tick=Bars(progress, plan))
+            found = compare_runs(plan, workers=side_by_side, tick=Bars(progress, plan), gpus=cards)
     except KeyboardInterrupt:
         stopped("the same command goes on where the runs stopped")
     if as_json:

@@ -114,6 +114,7 @@ def make_paper(
     workers: int | None = None,
     tick: Callable[[list[Job]], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
+    gpus: Sequence[int] = (),
 ) -> Written:
     """Train what is not there yet, then write every table and figure whose runs can all be used.
 
@@ -122,7 +123,7 @@ def make_paper(
             an artefact failed; what is finished stays, and what could be made is written first.
     """
     _check_before(paper)
-    with train_plan(paper.plan, workers=workers, tick=tick) as failed:
+    with train_plan(paper.plan, workers=workers, tick=tick, gpus=gpus) as failed:
         trained = [one for one in paper.artefacts if not any(job.name in failed for job in paper.jobs(one))]
         failed |= _answer_unseen(paper, trained, say)
         runs, unusable = _read(paper, trained)
