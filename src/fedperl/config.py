@@ -83,8 +83,8 @@ def dump(config: Config) -> str:
 
 
 def config_hash(config: Config) -> str:
-    """Return a digest of all that decides the result: not the name, nor the version that wrote the file."""
-    kept = config.model_dump_json(exclude={"name", "written_by"})
+    """Return a digest of all that decides the result: not the name, the version that wrote the file, or memory."""
+    kept = config.model_dump_json(exclude={"name", "written_by", "at_once", "image_memory"})
     return hashlib.sha256(kept.encode()).hexdigest()
 
 

@@ -356,6 +356,8 @@ class Federation(Section):
     """Clients that take no part: the paper's rows without client 8."""
     rounds_per_step: Positive = 10
     """Where unlabelled images stream in: the rounds that each piece of them is there for."""
+    server_validation: bool = False
+    """The server, too, validates every global model on its own images; always where it has labels to train on."""
     quorum: Positive = 3
     """Accepted updates needed for a new global model; with fewer the round is void and the old model stays."""
 
@@ -395,6 +397,12 @@ class Config(Section):
     threads: Literal["auto"] | Positive = "auto"
     """Part of the configuration, because sums of another order round differently; auto: the cores of the machine
     that starts the run, written into its resolved configuration."""
+    at_once: Literal["auto"] | Positive = "auto"
+    """On a GPU: how many clients of a cohort train side by side; auto: up to 4."""
+    image_memory: Literal["auto", "device", "host"] = "auto"
+    """On a GPU: where images lie; auto: in its own memory if they fill less than half of it."""
+    gpu: Literal["fast", "reference"] = "fast"
+    """On a GPU: bfloat16, recorded steps and kernels of our own, or float32 operation by operation."""
     privacy: Literal["recommended", "research"] = "recommended"
     """`research` alone lets raw peers reach other clients."""
     data: Data = Data()

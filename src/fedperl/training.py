@@ -4,13 +4,15 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedperl import __version__
 from fedperl.config import config_hash, flat
@@ -72,7 +74,8 @@ def train(
         torch.set_num_threads(int(config.threads))
         try:
             work = _train_alone if config.federation.alone else _train
-            return work(config, folder, store or open_store(config), watchers)
+            with _errors_of(config.device):
+                return work(config, folder, store or open_store(config), watchers)
         finally:
             torch.set_num_threads(threads)
     finally:
@@ -116,15 +119,19 @@ def _plain(key: str) -> Any:
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
+    folder.bank.device = folder.models.device = config.device
     partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)
     store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
     _check(config, store)
-    work = Workspace(config, len(store.classes))
+    work = Workspace(config, len(store.classes), _finish(config))
     origin = store.digest() + _load_weights(config, work, store)
     if config.objective.kind not in OBJECTIVES:
         origin += digest_of(config.objective.kind)
-    clients = {number: client_of_store(number, store, config, work) for number in _members(config, store)}
-    own = OwnImages(config, store, work)
+    resident = _resident(config, store)
+    clients = {
+        number: client_of_store(number, store, config, work, resident=resident) for number in _members(config, store)
+    }
+    own = OwnImages(config, store, work, resident=resident)
     numbers = range(len(store.partition.clients))
     scores = _scores(config)
     if scores and "validation" not in own.parts:
@@ -145,10 +152,10 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
         unlabelled=[number in clients and len(clients[number].training.unlabelled) > 0 for number in numbers],
         classes=len(store.classes) if relations else None,
     )
-    measures = config.scenario.labels == "server" or not server.evaluators
+    measures = config.scenario.labels == "server" or not server.evaluators or config.federation.server_validation
     rounds = Rounds(
         server,
-        LocalExchange(clients, folder.client_states, PastStates(folder.past_states), watch),
+        _exchange(config, len(store.classes), clients, folder, watch),
         folder,
         watch,
         digest(origin.encode()),
@@ -176,6 +183,45 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
     return results
+
+
+def _errors_of(device: str) -> AbstractContextManager[None]:
+    """Return what turns a device's own errors into ones that name a setting."""
+    if device == "cpu":
+        return nullcontext()
+    from fedperl.engines.cuda.exchange import memory_named
+
+    return memory_named()
+
+
+def _finish(config: Config) -> Callable[[nn.Module], nn.Module]:
+    """Return what the engine does to a network."""
+    if config.device == "cpu":
+        return lambda net: net
+    from fedperl.engines.cuda.exchange import finish
+
+    return finish(config)
+
+
+def _resident(config: Config, store: Store) -> bool:
+    """Return whether the images are to lie on the device."""
+    if config.device == "cpu":
+        return True
+    from fedperl.engines.cuda.exchange import resident
+
+    return resident(config, sum(len(rows) for _, rows in store.partition.places()) * store.images[0].nbytes)
+
+
+def _exchange(
+    config: Config, classes: int, clients: dict[int, Client], folder: RunFolder, watch: Stopwatch
+) -> LocalExchange:
+    """Return the engine of the device."""
+    states, past = folder.client_states, PastStates(folder.past_states)
+    if config.device == "cpu":
+        return LocalExchange(clients, states, past, watch)
+    from fedperl.engines.cuda.exchange import CudaExchange, places
+
+    return CudaExchange(clients, states, past, watch, places(config, classes))
 
 
 def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
@@ -272,7 +318,7 @@ def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
     if config_hash(before) != config_hash(config):
         old, new = flat(before.model_dump()), flat(config.model_dump())
         other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
-        differing = sorted(key for key in other if key not in ("name", "written_by"))
+        differing = sorted(key for key in other if key not in ("name", "written_by", "at_once", "image_memory"))
         raise RunError(
             f"{folder.path}: its run was started with other settings: "
             + ", ".join(f"{key} = {old.get(key)!r}, now {new.get(key)!r}" for key in differing[:5])

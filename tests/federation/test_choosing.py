@@ -125,7 +125,7 @@ def test_scores_come_from_the_clients_or_from_the_server_and_survive_a_restart(t
     s.absorb(scored(task, task.client / 10) for task in tasks)
     assert {client: about.score for client, about in s.known.items()} == {t.client: t.client / 10 for t in tasks}
     again = server(tmp_path / "own", peers={"policy": "validation"}, gate=gate)
-    again.bank.records = s.bank.records
+    again.bank.restore(s.bank.to_json())
     again.restore(s.model)
     assert {c: about.score for c, about in again.known.items()} == {c: about.score for c, about in s.known.items()}
 

@@ -201,7 +201,8 @@ def test_peers_are_recalibrated_on_the_receivers_images() -> None:
     peer = committee({4: model(4), 5: model(5)}, "receiver")
     data = one.training
     fresh, plain = (
-        state_of(one._peers(asked(config, peer, recalibrate=wanted), model(1), data)[0]) for wanted in (True, False)
+        state_of(one._peers(one.work, asked(config, peer, recalibrate=wanted), model(1), data)[0])
+        for wanted in (True, False)
     )
     for name, tensor in plain.items():
         assert torch.equal(tensor, fresh[name]) != ("running" in name)

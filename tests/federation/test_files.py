@@ -11,7 +11,8 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.selection import Selection
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.files import write_durably
+from fedperl.files import digest, write_durably
+from fedperl.learn.state import size_in_bytes
 
 
 def state(value: float) -> dict[str, torch.Tensor]:
@@ -43,8 +44,10 @@ def test_states_come_back_and_only_the_newest_stays(tmp_path: Path) -> None:
 
 
 def test_a_changed_or_missing_model_is_refused(tmp_path: Path) -> None:
+    written = StateFiles(tmp_path, "client")
+    written.put(0, 1, state(1.0))
     files = StateFiles(tmp_path, "client")
-    files.put(0, 1, state(1.0))
+    files.restore(written.to_json())
     path = tmp_path / files.records[0].file
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"\x01")
@@ -55,6 +58,41 @@ def test_a_changed_or_missing_model_is_refused(tmp_path: Path) -> None:
         files.get(0)
     with pytest.raises(RunError, match="missing, though the checkpoint names it"):
         StateFiles(tmp_path, "client").restore(files.to_json())
+
+
+def test_what_is_in_memory_is_what_is_on_disk_and_stays_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedperl.federation.state_files.RECENT", 2 * size_in_bytes(state(0.0)))
+    files = StateFiles(tmp_path, "client")
+    for key in range(5):
+        files.put(key, 1, state(float(key)))
+    assert [files.get(key)["b"][0].item() for key in range(5)] == [0, 1, 2, 3, 4]
+    index = files.to_json()
+    assert all(digest((tmp_path / r["file"]).read_bytes()) == r["sha256"] for r in index.values())
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for key in (0, 1, 2):
+        with pytest.raises(RunError, match="cannot be read"):
+            files.get(key)
+    assert [files.get(key)["b"][0].item() for key in (3, 4)] == [3, 4]
+    files.get(3)["b"] = state(9.0)["b"]
+    assert files.get(3)["b"][0].item() == 3
+
+
+def test_a_state_that_cannot_be_written_is_never_in_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StateFiles(tmp_path, "client")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    files.put(0, 1, state(1.0))
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            files.to_json()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_same_seed_same_model_whatever_else_was_drawn() -> None:
 
 def test_views_in_small_or_large_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(batches(images(), settings(), 1, FixMatch.views))
-    monkeypatch.setattr(module, "VIEW_MEMORY", 1)
+    monkeypatch.setitem(module.VIEW_MEMORY, "cpu", 1)
     single = list(batches(images(), settings(), 1, FixMatch.views))
     assert len(whole) == len(single) == 3
     for a, b in zip(whole, single, strict=True):

@@ -65,11 +65,11 @@ def test_running_shares_against_naive_and_across_rounds() -> None:
             memory = {name: tensor.clone().cpu() for name, tensor in memory.items()}
         shares = RunningShares(memory, "x", 4, 0.8)
         rows = scores(5, 4, step) * (3 if step % 2 else 1)  # sums of three models are shares all the same
-        assert shares.now(rows).tolist() == pytest.approx(expected)
-        before = shares.now(rows).clone()
+        assert shares.now.tolist() == pytest.approx(expected)
+        before = shares.now.clone()
         kept = memory.get("x")
         shares.follow(rows)
-        assert kept is None or torch.equal(kept, before)  # replaced, not changed
+        assert kept is None or torch.equal(kept, before)  # a copy is changed, not what the client kept
         means = [sum(column) / 5 for column in zip(*rows.tolist(), strict=True)]
         expected = [0.8 * e + 0.2 * m / sum(means) for e, m in zip(expected, means, strict=True)]
     assert memory["x"].tolist() == pytest.approx(expected)
@@ -80,7 +80,7 @@ def test_shares_survive_a_step_that_is_not_finite_and_refuse_other_classes() -> 
     memory: dict[str, torch.Tensor] = {}
     shares = RunningShares(memory, "x", 3, 0.5)
     shares.follow(scores(4, 3, 0))
-    before = memory["x"]
+    before = memory["x"].clone()
     shares.follow(torch.full((4, 3), torch.nan))
     shares.follow(torch.empty(0, 3))
     assert torch.equal(memory["x"], before)

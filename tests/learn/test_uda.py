@@ -49,7 +49,7 @@ def naive_loss(model: nn.Module, peers: list[nn.Module], b: Batch, s: Objective)
     logs = torch.log_softmax(model(b.labelled), 1)
     labelled, mass = torch.zeros(()), 0.0
     for i, y in enumerate(b.labels):
-        if logs[i, y].exp() <= naive_threshold(b.progress, s.uda.tsa):
+        if logs[i, y].exp() <= naive_threshold(float(b.progress), s.uda.tsa):
             for c in range(CLASSES):
                 share = (1 - s.label_smoothing) * (c == y) + s.label_smoothing / CLASSES
                 labelled = labelled - WEIGHTS[y] * share * logs[i, c]
@@ -112,7 +112,7 @@ def test_the_thresholds_cut_some_and_not_all_of_the_batch_above() -> None:
 
 @pytest.mark.parametrize("schedule", ["none", "linear", "log", "exp"])
 def test_annealing_rises_from_chance_to_one(schedule: Any) -> None:
-    values = [annealing_threshold(t / 10, CLASSES, schedule) for t in range(11)]
+    values = [float(annealing_threshold(t / 10, CLASSES, schedule)) for t in range(11)]
     assert values == sorted(values)
     assert values[-1] == pytest.approx(1.0, abs=0.01)
     if schedule == "none":

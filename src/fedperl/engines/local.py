@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from fedperl.errors import RunError
+from fedperl.evaluate.classification import Probabilities
 from fedperl.federation.client import BATCH_NORM, Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import StateFiles
@@ -25,36 +26,50 @@ class LocalExchange:
         A client that raises gives a failure, and the quorum decides on the round; the log has the whole error.
         """
         for task in tasks:
-            state = self.states.get(task.client) if task.client in self.states.records else {}
             try:
                 with self.watch.measure("training"):
-                    update, state = self.clients[task.client].train(task, state)
+                    update, state = self.clients[task.client].train(task, self.kept_by(task.client))
             except Exception as error:
-                log.warning("client %d failed in round %d", task.client, task.round, exc_info=error)
-                yield Failure(task.run, task.round, task.client, type(error).__name__)
+                yield failure(task, error)
                 continue
-            if state:
-                self.states.put(task.client, task.round, state)
-                self.past.put(task.client, task.round, state)
+            self.remember(task, state)
             yield update
+
+    def kept_by(self, client: int) -> State:
+        """Return what a client kept from its last round."""
+        return self.states.get(client) if client in self.states.records else {}
+
+    def remember(self, task: TrainTask, state: State) -> None:
+        """Keep what a client wants to find in its next round."""
+        if state:
+            self.states.put(task.client, task.round, state)
+            self.past.put(task.client, task.round, state)
 
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations in the order of the tasks, each with what the client kept when the model was made."""
         for task in tasks:
-            with self.watch.measure("validation"):
-                state = self.past.at(task.client, task.model.round)
-                try:
-                    evaluation = self.clients[task.client].evaluate(task, state)
-                except ValueError as error:
-                    raise RunError(
-                        f"the global model of round {task.model.round} cannot be evaluated at client {task.client}: "
-                        f"{error}; a run that diverges wants a smaller optimizer.lr"
-                    ) from None
-            yield evaluation
+            yield self.evaluated(task, self.past.at(task.client, task.model.round))
+
+    def evaluated(self, task: EvaluateTask, state: State, predicted: Probabilities | None = None) -> Evaluation:
+        """Return one client's evaluation, of what the model says or of what it is known to say."""
+        with self.watch.measure("validation"):
+            try:
+                return self.clients[task.client].evaluate(task, state, predicted)
+            except ValueError as error:
+                raise RunError(
+                    f"the global model of round {task.model.round} cannot be evaluated at client {task.client}: "
+                    f"{error}; a run that diverges wants a smaller optimizer.lr"
+                ) from None
 
     def keep(self, rounds: set[int]) -> None:
         """Forget what clients kept for models of other rounds than these and the latest."""
         self.past.keep(rounds)
+
+
+def failure(task: TrainTask, error: Exception) -> Failure:
+    """Return what the server is told of an error; the log has the whole of it."""
+    log.warning("client %d failed in round %d", task.client, task.round, exc_info=error)
+    return Failure(task.run, task.round, task.client, type(error).__name__)
 
 
 class PastStates:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedperl.learn.state import State, is_running_statistic
+from fedperl.learn.state import State, as_one_on_gpu, is_running_statistic
 
 LEAST_SIMILARITY = 1e-3
 """Nobody who took part is left out of the average for resembling nobody."""
@@ -37,16 +37,18 @@ def fedavg(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> 
     total = float(sum(weights))
     states = [state for state, weight in zip(states, weights, strict=True) if weight > 0]
     weights = [weight for weight in weights if weight > 0]
-    result: State = {}
-    for name, first in states[0].items():
-        if not first.is_floating_point():
-            result[name] = max((state[name] for state in states), key=lambda t: t.sum().item()).clone()
-            continue
+    floats = [name for name, tensor in states[0].items() if tensor.is_floating_point()]
+    joined, apart = as_one_on_gpu(states, floats)
+    means: State = {}
+    for name, first in joined[0].items():
         mean = first.double() * (weights[0] / total)
-        for state, weight in zip(states[1:], weights[1:], strict=True):
+        for state, weight in zip(joined[1:], weights[1:], strict=True):
             mean.add_(state[name], alpha=weight / total)
-        result[name] = mean.to(first.dtype)
-    return result
+        means[name] = mean.to(first.dtype)
+    result = apart(means)
+    for name in states[0].keys() - set(floats):
+        result[name] = torch.stack([state[name] for state in states]).amax(0)
+    return {name: result[name] for name in states[0]}
 
 
 def similarity_weights(similarity: npt.NDArray[np.float64]) -> list[float]:

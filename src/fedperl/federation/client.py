@@ -1,6 +1,6 @@
 """The client's side of a round: train on its own images, evaluate on its own images, send what is allowed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,19 +9,20 @@ from torch import Tensor, nn
 
 from fedperl.data.manifest import Indices, Manifest, Names
 from fedperl.data.partition import PARTS, ClientPart
-from fedperl.data.store import Store
+from fedperl.data.store import Images, Store
 from fedperl.errors import DataError
 from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_fully, group_names
 from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
 from fedperl.learn.local_images import LocalImages
-from fedperl.learn.local_round import client_weights, local_round
+from fedperl.learn.local_round import client_weights, drained, local_steps
 from fedperl.learn.nets import build_net
 from fedperl.learn.nets.decomposed import Decomposed, merged
 from fedperl.learn.predict import predict
 from fedperl.learn.recalibrate import recalibrate
 from fedperl.learn.sparse import sparsify
-from fedperl.learn.state import State, batch_norm_names, load_into, part_of, state_of, with_prefix
+from fedperl.learn.state import State, batch_norm_names, load_into, moved, part_of, state_of, with_prefix
+from fedperl.learn.steps import EagerSteps, MakeSteps
 from fedperl.peers.committee import peer_state
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
@@ -38,8 +39,15 @@ RECALIBRATION = 256
 class Workspace:
     """Networks that tasks are loaded into, built once: one to train, one a peer, one teacher."""
 
-    def __init__(self, config: Config, classes: int) -> None:
-        self._config, self._classes = config, classes
+    def __init__(
+        self, config: Config, classes: int, finish: Callable[[nn.Module], nn.Module] = lambda net: net
+    ) -> None:
+        """Build the network to train.
+
+        Args:
+            finish: puts an engine's own form of a network in its place, with the same state.
+        """
+        self._config, self._classes, self._finish = config, classes, finish
         self.net = self._build()
         self._peers: list[nn.Module] = []
         self._teacher: nn.Module | None = None
@@ -64,7 +72,7 @@ class Workspace:
         return merged(state, objective.fedmatch.zero) if objective.decomposed else state
 
     def _build(self) -> nn.Module:
-        net = self.decomposed(self.plain()).to(self._config.device)
+        net = self._finish(self.decomposed(self.plain())).to(self._config.device)
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def peers(self, states: list[State]) -> list[nn.Module]:
@@ -121,24 +129,37 @@ class Client:
 
     def train(self, task: TrainTask, state: State) -> tuple[Update, State]:
         """Return the update of one local round and the state to keep."""
-        work, settings = self.work, task.settings
+        return drained(self.train_steps(task, state))
+
+    def train_steps(
+        self, task: TrainTask, state: State, work: Workspace | None = None, make_steps: MakeSteps = EagerSteps
+    ) -> Generator[None, None, tuple[Update, State]]:
+        """Train one local round, yielding after each step, and return the update and the state to keep.
+
+        Args:
+            work: other networks than the client's own to train in, for clients that train side by side.
+            make_steps: how the device is told to take a step.
+        """
+        work, settings = work or self.work, task.settings
         start = self._start(task, state)
         load_into(work.net, start)
-        data, memory, teacher = self._present(task.round), part_of(state, MEMORY), self._teacher(task, state, start)
-        result = local_round(
+        data, memory = self._present(task.round), part_of(state, MEMORY)
+        teacher = self._teacher(work, task, state, start)
+        result = yield from local_steps(
             work.net,
             data,
             settings,
             seed=task.seed,
-            peers=self._peers(task, start, data),
+            peers=self._peers(work, task, start, data),
             teacher=teacher,
             relation=task.relation,
             memory=memory,
+            make_steps=make_steps,
         )
         trained = state_of(work.net)
         if settings.sparse:
             trained, _ = sparsify(trained, start, settings.sparse)
-        numbers = result.numbers | self._accuracy(settings.report, trained)
+        numbers = result.numbers | self._accuracy(work, settings.report, trained)
         kept = with_prefix(memory, MEMORY)
         if teacher is not None and settings.objective.teacher_source == "ema":
             kept |= with_prefix(state_of(teacher), TEACHER)
@@ -155,31 +176,33 @@ class Client:
         received, held = task.model.state, part_of(state, HELD)
         if task.settings.own_batch_norm:
             received = received | part_of(state, BATCH_NORM)
-        return sparsify(received, held, task.settings.sparse)[0] if held else received
+        if not held:
+            return received
+        return sparsify(received, moved(held, next(iter(received.values())).device), task.settings.sparse)[0]
 
-    def _peers(self, task: TrainTask, start: State, data: LocalImages) -> list[nn.Module]:
+    def _peers(self, work: Workspace, task: TrainTask, start: State, data: LocalImages) -> list[nn.Module]:
         """Return the networks that help to label; where asked, with batch-norm statistics of the client's images."""
-        peers = self.work.peers([peer_state(start, peer) for peer in task.peer_states()])
+        peers = work.peers([peer_state(start, peer) for peer in task.peer_states()])
         if peers and task.settings.recalibrate:
             rows = torch.cat([data.labelled, data.unlabelled])
             generator = torch.Generator().manual_seed(seed_for(task.seed, "recalibration"))
             drawn = torch.randperm(len(rows), generator=generator)[:RECALIBRATION].to(rows.device)
             for peer in peers:
-                recalibrate(peer, data.images[rows[drawn]])
+                recalibrate(peer, data.pixels(rows[drawn]))
         return peers
 
-    def _accuracy(self, report: str, trained: State) -> dict[str, float]:
+    def _accuracy(self, work: Workspace, report: str, trained: State) -> dict[str, float]:
         """Return the trained model's accuracy on the client's own images of the part asked for, if any is."""
         if report == "none":
             return {}
         data = self.evaluation["validation"]
         if report == "training":
             labelled = self.training.labelled
-            data = EvaluationImages(self.training.images[labelled], self.training.labels[labelled])
+            data = EvaluationImages(self.training.pixels(labelled), self.training.labels[labelled])
         if not len(data.labels):
             return {}
-        load_into(self.work.net, trained)
-        right = predict(self.work.net, data.images).argmax(1) == data.labels
+        load_into(work.net, trained)
+        right = predict(work.net, data.images).argmax(1) == data.labels
         return {"accuracy": float(right.float().mean())}
 
     def _present(self, round: int) -> LocalImages:
@@ -189,10 +212,19 @@ class Client:
         now = min((round - 1) // self._rounds_per_step, int(self._step.max()))
         return replace(self.training, unlabelled=self.training.unlabelled[self._step == now])
 
-    def evaluate(self, task: EvaluateTask, state: State | None = None) -> Evaluation:
-        """Return the allowed numbers of the model, with the batch norm it keeps, on its own images of one part."""
-        load_into(self.work.net, task.model.state | part_of(state or {}, BATCH_NORM))
-        truth, probabilities = self._predictions(task.part)
+    def evaluate(
+        self, task: EvaluateTask, state: State | None = None, predicted: Probabilities | None = None
+    ) -> Evaluation:
+        """Return the allowed numbers of the model, with the batch norm it keeps, on its own images of one part.
+
+        Args:
+            predicted: what the model says of them, where that is known already; not with `task.full`.
+        """
+        if predicted is None:
+            load_into(self.work.net, task.model.state | part_of(state or {}, BATCH_NORM))
+            truth, probabilities = self._predictions(task.part)
+        else:
+            truth, probabilities = self.evaluation[task.part].labels.cpu().numpy(), predicted
         found = self._described(task.part, truth, probabilities) if task.full else None
         numbers = classification(truth, probabilities).to_dict() if found is None else found.numbers
         logs = torch.from_numpy(probabilities).clamp_min(1e-12).log()
@@ -211,13 +243,13 @@ class Client:
         fit_on = self._predictions("validation") if fits else None
         return describe_fully(truth, probabilities, groups=self.evaluation[part].groups, fit_on=fit_on)
 
-    def _teacher(self, task: TrainTask, state: State, start: State) -> nn.Module | None:
+    def _teacher(self, work: Workspace, task: TrainTask, state: State, start: State) -> nn.Module | None:
         """Return the network that labels or teaches beside the trained one."""
         source = task.settings.objective.teacher_source
         if source == "none":
             return None
         kept = part_of(state, TEACHER) if source == "ema" else {}
-        return self.work.teacher(kept or start)
+        return work.teacher(kept or start)
 
 
 def _guarded(relation: Tensor, data: LocalImages) -> Tensor:
@@ -226,14 +258,18 @@ def _guarded(relation: Tensor, data: LocalImages) -> Tensor:
     return torch.where((counts >= LEAST_IMAGES)[:, None], relation, 0.0)
 
 
-def client_of_store(number: int, store: Store, config: Config, work: Workspace) -> Client:
-    """Return the client that holds a store's part of that number, its images copied out of the store."""
+def client_of_store(number: int, store: Store, config: Config, work: Workspace, *, resident: bool = True) -> Client:
+    """Return the client that holds a store's part of that number, its images copied out of the store.
+
+    Args:
+        resident: whether the images lie on the device, or in the host's memory where the device can read them.
+    """
     part = store.partition.clients[number]
     rows = part.rows()
-    images = torch.from_numpy(store.pixels(rows)).to(config.device)
+    images = placed(store.pixels(rows), config.device, resident=resident)
     labels = torch.from_numpy(store.manifest.label[rows]).to(config.device)
     place = _places(part)
-    every = torch.arange(len(rows), device=config.device)
+    every = torch.arange(len(rows), device=images.device)
     labelled, unlabelled = every[place["labelled"]], every[place["unlabelled"]]
     if config.objective.labels == "all":
         labelled, unlabelled = torch.cat([labelled, unlabelled]), unlabelled[:0]
@@ -247,9 +283,15 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace) 
         evaluation,
         work,
         client_weights(training, config.objective),
-        torch.from_numpy(part.step).to(config.device) if streams else None,
+        torch.from_numpy(part.step).to(images.device) if streams else None,
         config.federation.rounds_per_step,
     )
+
+
+def placed(pixels: Images, device: str, *, resident: bool) -> Tensor:
+    """Return images on the device, or in memory of the host that the device reads by itself."""
+    images = torch.from_numpy(pixels)
+    return images.to(device) if resident else images.pin_memory()
 
 
 def groups_of(manifest: Manifest, rows: Indices, whose: str) -> dict[str, Names]:

@@ -10,7 +10,7 @@ from fedperl.data.partition import SERVER_PARTS
 from fedperl.data.store import Store
 from fedperl.evaluate import Description, classification, describe_fully
 from fedperl.evaluate.classification import Labels, Probabilities
-from fedperl.federation.client import EvaluationImages, Workspace, groups_of
+from fedperl.federation.client import EvaluationImages, Workspace, groups_of, placed
 from fedperl.federation.known import model_of
 from fedperl.federation.server import Server
 from fedperl.learn.local_images import LocalImages
@@ -26,10 +26,10 @@ from fedperl.settings import Config
 class OwnImages:
     """The server's images, by use, and the network they are shown to."""
 
-    def __init__(self, config: Config, store: Store, work: Workspace) -> None:
+    def __init__(self, config: Config, store: Store, work: Workspace, *, resident: bool = True) -> None:
         self.config, self.work, self.classes = config, work, len(store.classes)
         self.parts: dict[str, EvaluationImages] = {
-            part: _images(store, rows, config.device, part)
+            part: _images(store, rows, config.device, part, resident=resident)
             for part in SERVER_PARTS
             if len(rows := getattr(store.partition.server, part))
         }
@@ -113,7 +113,7 @@ class OwnImages:
         return {"accuracy": float(np.mean(values)), "least": min(values), "most": max(values), "clients": len(values)}
 
 
-def _images(store: Store, rows: Indices, device: str, part: str) -> EvaluationImages:
+def _images(store: Store, rows: Indices, device: str, part: str, *, resident: bool) -> EvaluationImages:
     labels = torch.from_numpy(store.manifest.label[rows])
     groups = groups_of(store.manifest, rows, "the server") if part == "test" else {}
-    return EvaluationImages(torch.from_numpy(store.pixels(rows)).to(device), labels.to(device), groups)
+    return EvaluationImages(placed(store.pixels(rows), device, resident=resident), labels.to(device), groups)

@@ -113,7 +113,8 @@ class Rounds:
             summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
             evaluations = self._validate()
             accuracy = {e.client: e.numbers["accuracy"] for e in evaluations}
-            measured = self.measure(self.server)
+            with self.watch.measure("validation"):
+                measured = self.measure(self.server)
             own = measured.get("server", {}).get("accuracy")
             self.selection.observe(self.server.model.round, accuracy, own)
             self._count(summary, len(evaluations))

@@ -18,12 +18,15 @@ def find_fault(state: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> 
         found = state[name]
         if not isinstance(found, Tensor):
             return f"{name!r} is a {type(found).__name__}; wanted a tensor"
-        if found.layout != torch.strided or found.device.type != "cpu":
-            return f"tensor {name!r} is {found.layout} on {found.device}; wanted a dense tensor on the CPU"
+        if found.layout != torch.strided or found.device != wanted.device:
+            return f"tensor {name!r} is {found.layout} on {found.device}; wanted a dense tensor on {wanted.device}"
         if found.shape != wanted.shape:
             return f"tensor {name!r} has shape {tuple(found.shape)}; wanted {tuple(wanted.shape)}"
         if found.dtype != wanted.dtype:
             return f"tensor {name!r} is {found.dtype}; wanted {wanted.dtype}"
-        if found.is_floating_point() and not torch.isfinite(found).all():
-            return f"tensor {name!r} has values that are not finite"
-    return None
+    floats = [name for name, tensor in reference.items() if tensor.is_floating_point() and tensor.numel()]
+    if not floats:
+        return None
+    largest = torch.stack(torch._foreach_norm([state[name] for name in floats], torch.inf))
+    wrong = (~torch.isfinite(largest)).nonzero()
+    return f"tensor {floats[int(wrong[0])]!r} has values that are not finite" if len(wrong) else None

@@ -1,11 +1,13 @@
-"""Models on disk, one file a key and version, hashed; memory holds the index alone.
+"""Models on disk, one file a key and version, hashed; memory holds the index and a few that were used last.
 
 The bank of the clients' last models and the clients' own state are both kept this way: a new version gets a new name,
-and the old file goes only after a checkpoint names the new one.
+and the old file goes only after a checkpoint names the new one. Files are written while the run goes on; the
+checkpoint waits for them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,23 @@ from safetensors import SafetensorError, safe_open
 
 from fedperl.errors import RunError
 from fedperl.files import digest, write_durably
-from fedperl.learn.state import State
+from fedperl.learn.packing import packed
+from fedperl.learn.state import State, moved, size_in_bytes
+
+RECENT = 256 * 2**20
+"""Bytes of states kept in memory: small federations read nothing back."""
+WRITERS = 4
+WAITING = 16
+"""Most states that wait to be written."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One stored state: the round that made it, its file and the file's hash."""
+    """One stored state: the round that made it, its file and the file's hash, known once it is written."""
 
     round: int
     file: str
-    sha256: str
+    sha256: str = ""
 
 
 class StateFiles:
@@ -33,17 +42,52 @@ class StateFiles:
         self.folder = folder
         self.prefix = prefix
         self.records: dict[int, Record] = {}
+        self.device = "cpu"
+        """Where states are wanted."""
         self._replaced: set[str] = set()
+        self._recent: dict[int, State] = {}
+        self._recent_bytes = 0
+        self._writing: dict[int, tuple[Record, Future[str]]] = {}
+        self._pool: ThreadPoolExecutor | None = None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def put(self, key: int, round: int, state: State) -> None:
-        """Write a state durably under a new name and point the index at it."""
-        content = safetensors.torch.save(state)
-        file = f"{self.prefix}-{key:05d}-{round:06d}.safetensors"
-        write_durably(self.folder / file, content)
+        """Point the index at a state under a new name; it is written durably by the time of `settle`."""
+        record = Record(round, f"{self.prefix}-{key:05d}-{round:06d}.safetensors")
+        while key in self._writing or len(self._writing) >= WAITING:
+            self._settle(key if key in self._writing else next(iter(self._writing)))
         if key in self.records:
             self._replaced.add(self.records[key].file)
-        self.records[key] = Record(round, file, digest(content))
+        self.records[key] = record
+        self._pool = self._pool or ThreadPoolExecutor(WRITERS)
+        self._writing[key] = record, self._pool.submit(_write, self.folder / record.file, state)
+        self._remember(key, {name: state[name] for name in sorted(state)})
+
+    def settle(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            OSError: something could not be.
+        """
+        for key in list(self._writing):
+            self._settle(key)
+
+    def _settle(self, key: int) -> None:
+        record, written = self._writing[key]
+        sha256 = written.result()
+        del self._writing[key]
+        if self.records.get(key) == record:
+            self.records[key] = replace(record, sha256=sha256)
+
+    def _remember(self, key: int, state: State) -> None:
+        self._forget(key)
+        self._recent[key] = state
+        self._recent_bytes += size_in_bytes(state)
+        while len(self._recent) > 1 and self._recent_bytes > RECENT:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, key: int) -> None:
+        self._recent_bytes -= size_in_bytes(self._recent.pop(key, {}))
 
     def get(self, key: int) -> State:
         """Return the last state put under a key.
@@ -52,6 +96,10 @@ class StateFiles:
             KeyError: there is none.
             RunError: the file is missing or not the one that was written.
         """
+        if key in self._recent:
+            return dict(self._recent[key])
+        if key in self._writing:
+            self._settle(key)
         record = self.records[key]
         path = self.folder / record.file
         try:
@@ -61,10 +109,13 @@ class StateFiles:
         if digest(content) != record.sha256:
             raise RunError(f"{path}: its hash is not the one in the checkpoint; wanted {record.sha256[:16]}...")
         loaded = safetensors.torch.load(content)
-        return {name: loaded[name] for name in sorted(loaded)}  # it comes in another order every time
+        ordered = {name: loaded[name] for name in sorted(loaded)}  # it comes in another order every time
+        self._remember(key, moved(ordered, self.device))
+        return dict(self._recent[key])
 
     def get_part(self, key: int, prefix: str) -> State:
         """Return the tensors of a state whose names start with a prefix, without reading the others."""
+        self.settle()
         path = self.folder / self.records[key].file
         try:
             with safe_open(path, framework="pt") as file:
@@ -75,10 +126,12 @@ class StateFiles:
     def keep_only(self, keys: Iterable[int]) -> None:
         """Forget every other key; `prune` deletes their files."""
         for key in self.records.keys() - set(keys):
+            self._forget(key)
             self._replaced.add(self.records.pop(key).file)
 
     def prune(self) -> None:
         """Delete the files that were replaced or forgotten since the last time."""
+        self.settle()
         for file in self._replaced - {record.file for record in self.records.values()}:
             (self.folder / file).unlink(missing_ok=True)
         self._replaced.clear()
@@ -91,13 +144,22 @@ class StateFiles:
                 path.unlink(missing_ok=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the index for the checkpoint."""
+        """Return the index for the checkpoint, all of it written."""
+        self.settle()
         return {str(key): vars(record) for key, record in self.records.items()}
 
     def restore(self, index: dict[str, Any]) -> None:
         """Take the index of a checkpoint over and delete what it does not name."""
         self.records = {int(key): Record(**record) for key, record in index.items()}
+        self._recent, self._recent_bytes = {}, 0
         missing = [r.file for r in self.records.values() if not (self.folder / r.file).is_file()]
         if missing:
             raise RunError(f"{self.folder / missing[0]}: missing, though the checkpoint names it")
         self.sweep()
+
+
+def _write(path: Path, state: State) -> str:
+    """Write a state durably and return the file's hash."""
+    content = packed(state)
+    write_durably(path, content)
+    return digest(content)

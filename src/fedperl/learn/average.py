@@ -8,8 +8,26 @@ from torch import Tensor, nn
 from fedperl.learn.state import State
 
 
+class RunningAverage:
+    """A network that follows another; its steps are counted in a client's memory, over the client's whole life.
+
+    The count is a tensor on the network's device, changed in place, so that no step waits for the device.
+    """
+
+    def __init__(self, average: nn.Module, memory: State, name: str, decay: float) -> None:
+        self.average, self.memory, self.name, self.decay = average, memory, name, decay
+        device = next(average.parameters()).device
+        self.steps = memory.get(name, torch.tensor(0)).to(device, torch.int64, copy=True)
+
+    def follow(self, net: nn.Module) -> None:
+        """Move towards the network after a step."""
+        follow(self.average, net, young_decay(self.steps, self.decay))
+        self.steps += 1
+        self.memory[self.name] = self.steps
+
+
 @torch.no_grad()
-def follow(average: nn.Module, net: nn.Module, decay: float) -> None:
+def follow(average: nn.Module, net: nn.Module, decay: float | Tensor) -> None:
     """Move the running average towards the network, batch-norm statistics included; counters are copied."""
     means, values = list[Tensor](), list[Tensor]()
     for mean, value in zip(_tensors(average), _tensors(net), strict=True):
@@ -18,18 +36,21 @@ def follow(average: nn.Module, net: nn.Module, decay: float) -> None:
             values.append(value)
         else:
             mean.copy_(value)
-    torch._foreach_lerp_(means, values, 1 - decay)
+    weight = torch.as_tensor(1 - decay, dtype=torch.float32, device=means[0].device)
+    if weight.is_cuda:  # lerp takes a weight on the device tensor by tensor only: hundreds of launches
+        torch._foreach_mul_(means, 1 - weight)
+        torch._foreach_add_(means, torch._foreach_mul(values, weight))
+    else:
+        torch._foreach_lerp_(means, values, [weight] * len(means))
 
 
-def young_decay(memory: State, name: str, decay: float) -> float:
-    """Return the decay of the next step, counted in a client's memory over its whole life.
+def young_decay(steps: Tensor, decay: float) -> Tensor:
+    """Return the decay after so many steps, min(1 - 1 / (steps + 1), decay), in 64 bits.
 
-    min(1 - 1 / (step + 1), decay): while it is young, the average is the plain mean of the weights after each step so
-    far, and an untrained start does not linger in it.
+    While it is young, the average is the plain mean of the weights after each step so far, and an untrained start does
+    not linger in it.
     """
-    step = int(memory.get(name, torch.tensor(0)))
-    memory[name] = torch.tensor(step + 1)
-    return min(1 - 1 / (step + 1), decay)
+    return (1 - 1 / (steps + 1).double()).clamp_max(decay)
 
 
 def _tensors(net: nn.Module) -> chain[Tensor]:

@@ -1,26 +1,28 @@
 """One client's local round: a fixed number of optimiser steps on its own images."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedperl.data.batches import draw_indices
 from fedperl.data.views import StrongDraw, WeakDraw, apply_strong, apply_weak, draw_strong, draw_weak, to_float
-from fedperl.learn import optimizers
 from fedperl.learn.class_weights import median_frequency
 from fedperl.learn.local_images import LocalImages
-from fedperl.learn.objectives import Batch, Context, Losses, View, build_objective
+from fedperl.learn.objectives import Batch, Context, View, build_objective
 from fedperl.learn.objectives import Objective as ObjectiveFunction
-from fedperl.learn.proximal import Proximal
+from fedperl.learn.passes import logits_of
 from fedperl.learn.state import State
+from fedperl.learn.steps import EagerSteps, MakeSteps
 from fedperl.seeds import seed_for
 from fedperl.settings import Objective, Optimizer, Views
 
-VIEW_MEMORY = 64 * 2**20  # bytes of views made ahead at a time
+Result = TypeVar("Result")
+
+VIEW_MEMORY = {"cpu": 64 * 2**20, "cuda": 384 * 2**20}
+"""Bytes of views made ahead at a time: what stays in a cache, or what makes launches worth their cost."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,33 @@ def local_round(
     relation: Tensor | None = None,
     memory: State | None = None,
 ) -> LocalResult:
-    """Train the network in place for the given number of steps and return what is to be told of it.
+    """Train the network in place, as `local_steps`, and return what is to be told of it."""
+    going = local_steps(net, data, settings, seed=seed, peers=peers, teacher=teacher, relation=relation, memory=memory)
+    return drained(going)
+
+
+def drained(going: Generator[None, None, Result]) -> Result:
+    """Return what comes at the end of steps that are taken one by one."""
+    while True:
+        try:
+            next(going)
+        except StopIteration as end:
+            return cast(Result, end.value)
+
+
+def local_steps(
+    net: nn.Module,
+    data: LocalImages,
+    settings: LocalSettings,
+    *,
+    seed: int,
+    peers: Sequence[nn.Module] = (),
+    teacher: nn.Module | None = None,
+    relation: Tensor | None = None,
+    memory: State | None = None,
+    make_steps: MakeSteps = EagerSteps,
+) -> Generator[None, None, LocalResult]:
+    """Train the network in place for the given number of steps, yield after each, and return what is to be told of it.
 
     Args:
         net: starts from the received global model.
@@ -78,6 +106,7 @@ def local_round(
         teacher: the network of `objective.teacher_source`; a running average follows `net`.
         relation: FedIRM's averaged relation matrix.
         memory: what the client kept from its last round, replaced in place by what it is to keep.
+        make_steps: how the device is told to take a step.
     Raises:
         ValueError: the client has no image that the objective could use.
     """
@@ -85,50 +114,43 @@ def local_round(
     weights = client_weights(data, settings.objective)
     context = Context(
         data,
-        None if weights is None else weights.to(data.labels.device),
+        None if weights is None else weights.to(data.device),
         peers,
         teacher,
-        None if relation is None else relation.to(data.labels.device),
+        None if relation is None else relation.to(data.device),
         memory,
         settings.round,
         settings.rounds,
     )
     net.requires_grad_(True)  # whatever a round that failed left behind
     objective = _objective(settings, context)
-    optimizer = optimizers.build(net, settings.optimizer, memory)
-    proximal = Proximal(net, settings.objective.mu)
-    totals: dict[str, Tensor] = {}
     net.train(not settings.eval_mode)
-    with torch.random.fork_rng(devices=[]):  # dropout draws from torch's own generator
-        torch.manual_seed(seed_for(seed, "network"))
-        objective.begin(net)
-        for batch in batches(data, settings, seed, objective.views):
-            then: Callable[[], Losses] | None = partial(objective, net, batch)
-            while then is not None:
-                losses = proximal(then())
-                if losses.total.requires_grad:  # not where nothing is labelled and nothing was accepted
-                    optimizer.zero_grad(set_to_none=True)
-                    losses.total.backward()  # type: ignore[no-untyped-call]
-                    optimizer.step()
-                for name, value in losses.numbers.items():
-                    totals[name] = totals[name] + value if name in totals else value
-                then = losses.then
-            objective.after_step(net)
+    with torch.random.fork_rng(devices=[]):
+        step = make_steps(net, objective, settings.optimizer, settings.objective.mu, memory, seed_for(seed, "network"))
+        ahead = objective.helpers if data.device.type != "cpu" else ()
+        for batch in batches(data, settings, seed, objective.views, ahead):
+            step(batch)
+            yield
     if settings.optimizer.carry:
-        memory.update(optimizers.moments(optimizer))
-    numbers = {name: float(value) / settings.steps for name, value in totals.items()}
+        memory.update(step.moments())
+    numbers = {name: total / settings.steps for name, total in step.totals().items()}
     return LocalResult(numbers, objective.relation())
 
 
-def batches(data: LocalImages, settings: LocalSettings, seed: int, views: frozenset[View]) -> Iterator[Batch]:
+def batches(
+    data: LocalImages, settings: LocalSettings, seed: int, views: frozenset[View], ahead: Sequence[nn.Module] = ()
+) -> Iterator[Batch]:
     """Yield one batch a step. Views are made many steps at a time: small batches would cost mostly overhead.
 
     In the rounds of `objective.start` there are labelled images only.
+
+    Args:
+        ahead: networks that are asked about all weak views at once; on a CPU, batches that fit its cache are no slower.
     """
     labelled = _Pool(data, data.labelled, settings.batch, settings, seed, ("labelled", "labelled_again"), views)
     unlabelled = data.unlabelled if settings.round > settings.objective.start else data.unlabelled[:0]
     size = settings.unlabelled_batch or settings.batch
-    others = _Pool(data, unlabelled, size, settings, seed, ("weak", "weak_again", "strong"), views)
+    others = _Pool(data, unlabelled, size, settings, seed, ("weak", "weak_again", "strong"), views, ahead)
     for step, (one, other) in enumerate(zip(labelled, others, strict=True)):
         progress = ((settings.round - 1) * settings.steps + step) / (settings.rounds * settings.steps)
         yield Batch(
@@ -138,7 +160,8 @@ def batches(data: LocalImages, settings: LocalSettings, seed: int, views: frozen
             other.views.get("strong"),
             one.views.get("labelled_again"),
             other.views.get("weak_again"),
-            other.rows,
+            None if other.rows is None else other.rows.to(data.device),
+            other.told,
             progress,
         )
 
@@ -147,6 +170,7 @@ def batches(data: LocalImages, settings: LocalSettings, seed: int, views: frozen
 class _Drawn:
     rows: Tensor | None = None
     views: dict[View, Tensor] = field(default_factory=dict)
+    told: Tensor | None = None
 
 
 PURPOSE: dict[View, str] = {
@@ -170,8 +194,10 @@ class _Pool:
         seed: int,
         possible: tuple[View, ...],
         wanted: frozenset[View],
+        ahead: Sequence[nn.Module] = (),
     ) -> None:
-        self.images, self.steps, self.batch, self.settings = data.images, settings.steps, batch, settings
+        self.ahead = ahead
+        self.data, self.steps, self.batch, self.settings = data, settings.steps, batch, settings
         n = settings.steps * batch
         names = [name for name in possible if name in wanted] if len(pool) else []
         purpose = "labelled" if "labelled" in possible else "unlabelled"
@@ -179,7 +205,7 @@ class _Pool:
         self.draws = {name: self._draw(name, n, _generator(seed, PURPOSE[name])) for name in names}
 
     def _draw(self, name: View, n: int, generator: torch.Generator) -> WeakDraw | StrongDraw:
-        views, device = self.settings.views, self.images.device
+        views, device = self.settings.views, self.data.device
         if name != "strong":
             return draw_weak(n, generator, views.weak).to(device)
         return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude).to(
@@ -190,21 +216,23 @@ class _Pool:
         if self.rows is None:
             yield from [_Drawn()] * self.steps
             return
-        image_bytes = 4 * self.images[0].numel()
-        chunk = max(1, VIEW_MEMORY // ((1 + len(self.draws)) * self.batch * image_bytes)) * self.batch
+        step_bytes = (1 + len(self.draws)) * self.batch * 4 * self.data.images[0].numel()
+        chunk = max(1, VIEW_MEMORY[self.data.device.type] // step_bytes) * self.batch
         for start in range(0, len(self.rows), chunk):
             part = slice(start, min(start + chunk, len(self.rows)))
-            images = to_float(self.images[self.rows[part]])
+            images = to_float(self.data.pixels(self.rows[part]))
             made: dict[View, Tensor] = {}
             for name, draw in self.draws.items():
                 if isinstance(draw, WeakDraw):
                     made[name] = apply_weak(images, draw[part])
                 else:
                     made[name] = apply_strong(images, draw[part])
+            told = logits_of(self.ahead, made["weak"]) if self.ahead else None
             for step in range(0, part.stop - start, self.batch):
                 here = slice(step, step + self.batch)
                 rows = self.rows[start + step : start + step + self.batch]
-                yield _Drawn(rows, {name: _batch(view, here) for name, view in made.items()})
+                views = {name: _batch(view, here) for name, view in made.items()}
+                yield _Drawn(rows, views, None if told is None else told[:, here])
 
 
 def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:

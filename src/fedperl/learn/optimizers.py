@@ -9,15 +9,20 @@ from fedperl.settings import Optimizer
 PREFIX = "optimizer."
 
 
-def build(net: nn.Module, settings: Optimizer, memory: State) -> torch.optim.Optimizer:
-    """Return the optimiser of a network's parameters; with `carry` it goes on from the moments in the memory."""
+def build(
+    net: nn.Module, settings: Optimizer, memory: State, *, rate: torch.Tensor | None = None
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a network's parameters; with `carry` it goes on from the moments in the memory.
+
+    Args:
+        rate: the learning rate as a tensor on the device, for steps that are recorded and played again.
+    """
     optimizer: torch.optim.Optimizer
+    lr, decay = settings.lr if rate is None else rate, settings.weight_decay
     if settings.kind == "adam":
-        optimizer = torch.optim.Adam(net.parameters(), settings.lr, weight_decay=settings.weight_decay, fused=True)
+        optimizer = torch.optim.Adam(net.parameters(), lr, weight_decay=decay, fused=True, capturable=rate is not None)
     else:
-        optimizer = torch.optim.SGD(
-            net.parameters(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
-        )
+        optimizer = torch.optim.SGD(net.parameters(), lr, momentum=settings.momentum, weight_decay=decay, fused=True)
     if settings.carry:
         _restore(optimizer, memory)
     return optimizer
@@ -31,6 +36,23 @@ def moments(optimizer: torch.optim.Optimizer) -> State:
             if isinstance(value, torch.Tensor):
                 found[f"{PREFIX}{number}.{name}"] = value.detach().to("cpu", copy=True).contiguous()
     return found
+
+
+@torch.no_grad()
+def reset(optimizer: torch.optim.Optimizer, memory: State) -> None:
+    """Put the moments, in place, to those that a client kept; to nothing without any."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    nothing = []
+    for number, parameter in enumerate(parameters):
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                kept = memory.get(f"{PREFIX}{number}.{name}")
+                if kept is None:
+                    nothing.append(value)
+                else:
+                    value.copy_(kept)
+    if nothing:
+        torch._foreach_zero_(nothing)
 
 
 def _restore(optimizer: torch.optim.Optimizer, memory: State) -> None:

@@ -1,22 +1,47 @@
 """Probabilities of a trained network, in eval mode, batch by batch."""
 
+from collections.abc import Iterable, Iterator, Sequence
+
 import torch
 from torch import Tensor, nn
 
 from fedperl.data.views import to_float
 
 
-@torch.inference_mode()
 def predict(net: nn.Module, images: Tensor, *, batch: int = 256) -> Tensor:
     """Return (n, classes) probabilities of uint8 images (n, 3, h, w), on the network's device."""
+    return _predicted(net, torch.split(images, batch))
+
+
+def predict_parts(net: nn.Module, parts: Sequence[Tensor], *, batch: int = 512) -> list[Tensor]:
+    """Return the probabilities of several parties' images; all batches are full but the last, whoever's they are."""
+    return list(torch.split(_predicted(net, _filled(parts, batch)), [len(part) for part in parts]))
+
+
+@torch.inference_mode()
+def _predicted(net: nn.Module, chunks: Iterable[Tensor]) -> Tensor:
     mode = net.training
     net.eval()
     device = next(net.parameters()).device
-    chunks = [
-        torch.softmax(net(_last(to_float(chunk.to(device)))).float(), dim=1) for chunk in torch.split(images, batch)
+    found = [
+        torch.softmax(net(_last(to_float(chunk.to(device, non_blocking=True)))).float(), dim=1) for chunk in chunks
     ]
     net.train(mode)
-    return torch.cat(chunks)
+    return torch.cat(found)
+
+
+def _filled(parts: Sequence[Tensor], batch: int) -> Iterator[Tensor]:
+    waiting: list[Tensor] = []
+    for part in parts:
+        while len(part):
+            room = batch - sum(map(len, waiting))
+            waiting.append(part[:room])
+            part = part[room:]
+            if sum(map(len, waiting)) == batch:
+                yield torch.cat(waiting)
+                waiting = []
+    if waiting:
+        yield torch.cat(waiting)
 
 
 def _last(images: Tensor) -> Tensor:

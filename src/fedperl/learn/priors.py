@@ -15,25 +15,26 @@ LEAST = 1e-6  # a share of 0 cannot be divided by
 class RunningShares:
     """Class shares that follow the scores of every step and stay in a client's memory from round to round.
 
-    They start flat. The memory holds a tensor on the scores' device, replaced in every step and never changed in place,
-    so that no step waits for the device.
+    They start flat. `now` is a tensor on the device, the client's own copy, changed in place alone, so that no step
+    waits for the device; the memory holds it from the first step on.
     """
 
-    def __init__(self, memory: State, name: str, classes: int, decay: float) -> None:
+    def __init__(
+        self, memory: State, name: str, classes: int, decay: float, device: torch.device | None = None
+    ) -> None:
         """Follow with a decay a step.
 
+        Args:
+            device: that of the scores.
         Raises:
             ValueError: the memory holds shares of another number of classes.
         """
         kept = memory.get(name)
         if kept is not None and kept.shape != (classes,):
             raise ValueError(f"the client's memory holds {name!r} of shape {tuple(kept.shape)}; wanted ({classes},)")
-        self.memory, self.name, self.classes, self.decay = memory, name, classes, decay
-
-    def now(self, scores: Tensor) -> Tensor:
-        """Return (classes,) shares, on the device of the scores and in their type."""
-        kept = self.memory.get(self.name)
-        return scores.new_full((self.classes,), 1 / self.classes) if kept is None else kept.to(scores)
+        self.memory, self.name, self.decay = memory, name, decay
+        flat = torch.full((classes,), 1 / classes, device=device)
+        self.now = flat if kept is None else kept.to(flat, copy=True)  # (classes,)
 
     @torch.no_grad()
     def follow(self, scores: Tensor) -> None:
@@ -41,9 +42,10 @@ class RunningShares:
 
         A step that is not finite is left out: the server refuses such an update, but the shares would stay NaN.
         """
-        before, mean = self.now(scores), scores.mean(0)
-        after = torch.lerp(mean / mean.sum(), before, self.decay)
-        self.memory[self.name] = torch.where(after.isfinite().all(), after, before)
+        mean = scores.mean(0)
+        after = torch.lerp(mean / mean.sum(), self.now, self.decay)
+        self.now.copy_(torch.where(after.isfinite().all(), after, self.now))
+        self.memory[self.name] = self.now
 
 
 def correct_prior(scores: Tensor, prior: Tensor, power: float) -> Tensor:

@@ -16,6 +16,12 @@ class Proximal:
         self.parameters = [p for p in net.parameters() if p.requires_grad] if mu > 0 else []
         self.received = [p.detach().clone() for p in self.parameters]
 
+    @torch.no_grad()
+    def receive(self) -> None:
+        """Take the weights as they are now for the received ones, in place."""
+        for received, parameter in zip(self.received, self.parameters, strict=True):
+            received.copy_(parameter)
+
     def __call__(self, losses: Losses) -> Losses:
         """Return the losses with the proximal term."""
         if not self.parameters:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedperl.learn.state import State, is_running_statistic
+from fedperl.learn.state import State, as_one_on_gpu, is_running_statistic
 
 BatchNorm = Literal["receiver", "mean", "moment_match"]
 
@@ -66,6 +66,7 @@ def committee_mean(states: Sequence[Mapping[str, Tensor]], batch_norm: BatchNorm
         if state.keys() != first.keys() or any(state[name].shape != first[name].shape for name in first):
             raise ValueError("a committee mean needs models with the same tensors")
     result: State = {}
+    averaged = []
     for name, tensor in first.items():
         if is_running_statistic(name) and batch_norm == "receiver":
             continue
@@ -76,8 +77,10 @@ def committee_mean(states: Sequence[Mapping[str, Tensor]], batch_norm: BatchNorm
             means = [state[name.removesuffix("var") + "mean"] for state in states]
             result[name] = _pooled_variance(means, [state[name] for state in states]).to(tensor.dtype)
         else:
-            result[name] = _mean(state[name] for state in states).to(tensor.dtype)
-    return result
+            averaged.append(name)
+    joined, apart = as_one_on_gpu(states, averaged)
+    result |= apart({name: _mean(s[name] for s in joined).to(tensor.dtype) for name, tensor in joined[0].items()})
+    return {name: result[name] for name in first if name in result}
 
 
 def _mean(tensors: Iterable[Tensor]) -> Tensor:

@@ -34,8 +34,11 @@ def profile(
     if not groups:
         raise ValueError(f"a profile needs float tensors; the state has {len(state_dict)} entries, none of them float")
     correction = 1 if std == "unbiased" else 0
-    moments = [torch.stack(_mean_and_std(values, correction)) for values in groups]
-    features = torch.stack(moments).flatten().cpu().numpy()
+    if groups[0].device.type == "cpu":
+        moments = torch.stack([torch.stack(_mean_and_std(values, correction)) for values in groups])
+    else:
+        moments = _means_and_stds(groups, correction)
+    features = moments.flatten().cpu().numpy()
     if not np.isfinite(features).all():
         raise ValueError("a profile needs finite tensors; a mean or standard deviation is not finite")
     return features
@@ -58,3 +61,13 @@ def _mean_and_std(values: Tensor, correction: int) -> tuple[Tensor, Tensor]:
     if values.numel() <= correction:
         return values.mean(), values.new_zeros(())
     return values.mean(), values.std(correction=correction)
+
+
+def _means_and_stds(groups: list[Tensor], correction: int) -> Tensor:
+    """Return (groups, 2), all groups at once: on a GPU each by itself would take as long as all."""
+    values = torch.cat([group.detach().flatten() for group in groups]).double()
+    lengths = torch.tensor([group.numel() for group in groups], device=values.device)
+    means = torch.segment_reduce(values, "mean", lengths=lengths)
+    off = values - means.repeat_interleave(lengths, output_size=len(values))
+    squares = torch.segment_reduce(off * off, "sum", lengths=lengths)
+    return torch.stack([means, (squares / (lengths - correction).clamp_min(1)).sqrt()], dim=1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.learn.local_images import LocalImages
+from fedperl.learn.passes import logits_of
 from fedperl.learn.state import State
 from fedperl.settings import Objective as ObjectiveSettings
 
@@ -27,7 +28,8 @@ class Batch:
     labelled_again: Tensor | None = None  # other weak views of the labelled images
     weak_again: Tensor | None = None  # other weak views of the unlabelled images
     rows: Tensor | None = None  # (n,) which unlabelled images these are: positions in the client's images
-    progress: float = 0.0  # share of the run's steps before this one, in [0, 1)
+    told: Tensor | None = None  # (helpers, n, classes) what networks that stay as they are say of the weak views
+    progress: float | Tensor = 0.0  # share of the run's steps before this one, in [0, 1); a tensor in a recorded step
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,55 @@ class Objective(ABC):
     views: ClassVar[frozenset[View]] = frozenset({"labelled"})
     """What its batches must hold; other views are not made."""
 
+    def __init_subclass__(cls) -> None:
+        """Take steps not to repeat where the class does not say so itself, whatever it derives from."""
+        super().__init_subclass__()
+        if "repeats" not in vars(cls):
+            cls.repeats = Objective.repeats  # type: ignore[method-assign]
+
     def __init__(self, settings: ObjectiveSettings, context: Context) -> None:
         self.settings, self.context = settings, context
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every step does the same to tensors, so that it can be recorded once and played again.
+
+        A recorded step goes on using the numbers and the places in memory that it saw. What differs from step to step
+        or from round to round must therefore be a tensor: of the batch, or of `tensors`, changed in place alone. Steps
+        in which a shape depends on values, or that read a value out of a tensor, do not repeat.
+        """
+        return False
+
+    def tensors(self) -> State:
+        """Return what a round brings to its steps or takes from them, by name: always the same tensors.
+
+        Before the first step of a round that is played, they are copied into those of the objective that was recorded,
+        and back after the last. What the steps also put into the memory must have its name there.
+        """
+        context, found = self.context, State()
+        if context.class_weights is not None:
+            found["class_weights"] = context.class_weights
+        if context.relation is not None:
+            found["relation"] = context.relation
+        if self.settings.labelled_loss == "logit_adjusted":
+            found["log_class_shares"] = context.log_class_shares
+        return found
+
+    @property
+    def helpers(self) -> Sequence[nn.Module]:
+        """Networks that stay as they are during the round and are asked about weak views alone.
+
+        What they say may be made ahead of the steps, of many images at a time: `Batch.told`.
+        """
+        return ()
+
+    def said(self, helper: nn.Module, batch: Batch) -> Tensor:
+        """Return a helper's logits of the batch's weak views, (n, classes) in float32."""
+        if batch.told is not None:
+            return batch.told[[each is helper for each in self.helpers].index(True)]
+        if batch.weak is None:
+            raise ValueError("a helper was asked about weak views, and the batch has none")
+        return logits_of([helper], batch.weak, batch=len(batch.weak))[0]
 
     def begin(self, net: nn.Module) -> None:  # noqa: B027
         """Prepare the round: the network holds the received model."""

@@ -11,10 +11,13 @@ from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.objectives.fixmatch import accepted_loss
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
 from fedperl.learn.predict import predict
+from fedperl.learn.state import State
 from fedperl.learn.thresholds import class_balanced_thresholds
 from fedperl.settings import Objective as ObjectiveSettings
 
 ACCEPTED = "cbafed.accepted"  # in the client's memory: pseudo labels of each class in the last labelling
+ROOM = 2**16
+"""Clients' images are counted up to a multiple of this, so that one recorded step serves clients of all sizes."""
 
 
 class CBAFed(Objective):
@@ -24,9 +27,21 @@ class CBAFed(Objective):
 
     def __init__(self, settings: ObjectiveSettings, context: Context) -> None:
         super().__init__(settings, context)
-        data = context.data
-        self._labels = torch.zeros(len(data.images), dtype=torch.int64, device=data.images.device)
-        self._accepted = torch.zeros(len(data.images), dtype=torch.bool, device=data.images.device)
+        device, room = context.data.device, -(-len(context.data.images) // ROOM) * ROOM
+        self._labels = torch.zeros(room, dtype=torch.int64, device=device)
+        self._accepted = torch.zeros(room, dtype=torch.bool, device=device)
+
+    @property
+    def repeats(self) -> bool:
+        """Unless only accepted views pass the network: how many they are is a value of every step.
+
+        The images are labelled before the first step; a step looks its rows up in tensors with room for any client.
+        """
+        return self.settings.strong_pass == "all"
+
+    def tensors(self) -> State:
+        """Return also the labels of the round, by image."""
+        return super().tensors() | {"cbafed.labels": self._labels, "cbafed.accepted_images": self._accepted}
 
     def begin(self, net: nn.Module) -> None:
         """Label the unlabelled images as they are, without augmentation; not in the rounds on labelled images alone."""
@@ -51,7 +66,7 @@ class CBAFed(Objective):
             if batch.rows is None:
                 raise ValueError("the CBAFed objective was given unlabelled images without their rows")
             accepted = self._accepted[batch.rows]
-            unlabelled = accepted_loss(net, batch.weak, self._labels[batch.rows], accepted, self.settings)
+            unlabelled = accepted_loss(net, net, batch.weak, self._labels[batch.rows], accepted, self.settings)
             total = total + self.settings.beta * unlabelled
             numbers |= {"loss_unlabelled": unlabelled.detach(), "accepted": accepted.float().mean()}
         return Losses(total, numbers | {"loss": total.detach()})

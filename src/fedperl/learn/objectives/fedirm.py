@@ -12,6 +12,7 @@ from fedperl.learn.objectives.fixmatch import FixMatch
 from fedperl.learn.objectives.mean_teacher import MeanTeacher
 from fedperl.learn.objectives.supervised import cross_entropy
 from fedperl.learn.relation import RelationSum, relation_divergence, relation_matrix
+from fedperl.learn.state import State
 from fedperl.settings import Objective as ObjectiveSettings
 
 
@@ -23,7 +24,16 @@ class FedIRM(MeanTeacher):
     def __init__(self, settings: ObjectiveSettings, context: Context) -> None:
         super().__init__(settings, context)
         data = context.data
-        self._relations = RelationSum(data.classes, settings.teacher.relation_temperature, data.labels.device)
+        self._relations = _CountedSum(data.classes, settings.teacher.relation_temperature, data.device)
+
+    @property
+    def repeats(self) -> bool:
+        """Always: the sums behind the relation matrix are tensors, and so is the received one."""
+        return True
+
+    def tensors(self) -> State:
+        """Return also the sums of the round's labelled batches."""
+        return super().tensors() | self._relations.tensors()
 
     def taught(
         self, net: nn.Module, logits: Tensor, weak: Tensor, weak_again: Tensor
@@ -74,13 +84,22 @@ class FixMatchIRM(FixMatch):
         super().__init__(settings.model_copy(update={"label_source": labels}), context)
         self.irm = FedIRM(settings, context)
 
+    @property
+    def repeats(self) -> bool:
+        """As FixMatch."""
+        return super().repeats
+
+    def tensors(self) -> State:
+        """Return those of both."""
+        return super().tensors() | self.irm.tensors()
+
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the losses of one step; the passes of FixMatch serve the other terms too."""
         recorder = _Recorder(net)
         losses = super().__call__(recorder, batch)
         if batch.labelled is not None and batch.labels is not None:
             self.irm.learn_relations(recorder.logits_of(batch.labelled), batch.labels)
-        if batch.weak is None or batch.weak_again is None or self.irm.weight == 0:
+        if batch.weak is None or batch.weak_again is None or self.settings.teacher.weight == 0:
             return losses
         taught, numbers = self.irm.taught(net, recorder.logits_of(batch.weak), batch.weak, batch.weak_again)
         total = losses.total + taught
@@ -99,6 +118,30 @@ class FixMatchIRM(FixMatch):
     def relation(self) -> Tensor | None:
         """Return the matrix of this round's labelled images, (classes, classes); None without any."""
         return self.irm.relation()
+
+
+class _CountedSum(RelationSum):
+    """Counts its batches in a tensor too, so that a step that is played counts."""
+
+    def __init__(self, classes: int, temperature: float, device: torch.device) -> None:
+        super().__init__(classes, temperature, device)
+        self._added = torch.zeros((), dtype=torch.int64, device=device)
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        super().add(logits, labels)
+        self._added += 1
+
+    def over_images(self) -> Tensor | None:
+        self.batches = int(self._added)
+        return super().over_images()
+
+    def over_batches(self) -> Tensor | None:
+        self.batches = int(self._added)
+        return super().over_batches()
+
+    def tensors(self) -> State:
+        parts = {"sums": self._sums, "counts": self._counts, "matrices": self._matrices, "batches": self._added}
+        return {f"relation.{name}": part for name, part in parts.items()}
 
 
 class _Recorder(nn.Module):

@@ -44,6 +44,11 @@ class FedMatch(Objective):
 
     views = frozenset({"labelled", "weak", "strong"})
 
+    @property
+    def repeats(self) -> bool:
+        """Always: all strong views pass the network, and the mask is in the loss."""
+        return True
+
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the losses of sigma's step, psi's to follow; without labelled images those of psi.
 
@@ -66,6 +71,11 @@ class FedMatch(Objective):
             return psi_step()
         numbers = {"loss": labelled.detach(), "loss_labelled": labelled.detach()}
         return Losses(labelled, numbers, then=None if batch.weak is None else psi_step)
+
+    @property
+    def helpers(self) -> Sequence[nn.Module]:
+        """The peers."""
+        return self.context.peers
 
     def after_step(self, net: nn.Module) -> None:
         """Leave the network as it was found: all of it trainable."""
@@ -99,7 +109,7 @@ class FedMatch(Objective):
             raise ValueError("the FedMatch objective was given unlabelled images without a weak or a strong view")
         own = self._own(net, weak)
         label, accepted = pseudo_labels(torch.softmax(own.detach(), dim=1), self.settings.tau)
-        helpers = [_logits(peer, weak) for peer in self.context.peers]
+        helpers = [self.said(peer, batch) for peer in self.helpers]
         target = vote([label, *(helper.argmax(1) for helper in helpers)], own.shape[1])
         votes = F.cross_entropy(net(strong).float(), target, reduction="none")  # (n,)
         count = accepted.sum().clamp_min(1) if self.settings.unlabelled_mean == "accepted" else len(weak)
@@ -134,9 +144,3 @@ def divergence(own: Tensor, helpers: Sequence[Tensor]) -> Tensor:
 def vote(labels: Sequence[Tensor], classes: int) -> Tensor:
     """Return the class that most models name for each image, (n,); of several equally often named, the first."""
     return F.one_hot(torch.stack(list(labels)), classes).sum(0).argmax(1)
-
-
-@torch.no_grad()
-def _logits(net: nn.Module, images: Tensor) -> Tensor:
-    logits: Tensor = net(images).float()
-    return logits

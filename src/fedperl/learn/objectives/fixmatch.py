@@ -11,15 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedperl.learn.average import follow, young_decay
+from fedperl.learn.average import RunningAverage
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
+from fedperl.learn.passes import Forward, logits_of, together
 from fedperl.learn.priors import RunningShares, correct_prior
 from fedperl.learn.pseudo_labels import agreement_targets, combine_probabilities, pseudo_labels
+from fedperl.learn.state import State
 from fedperl.learn.thresholds import class_aware_thresholds
 from fedperl.settings import Objective as ObjectiveSettings
 
-STEPS = "fixmatch.steps"
+PRIOR, SHARES, STEPS = "fixmatch.prior", "fixmatch.shares", "fixmatch.steps"  # in the client's memory
 
 
 class FixMatch(Objective):
@@ -31,19 +33,39 @@ class FixMatch(Objective):
         super().__init__(settings, context)
         self.peers = context.peers
         self.labeller = None if settings.label_source == "current" else context.teacher
-        memory, classes = context.memory, context.data.classes
-        self._prior = RunningShares(memory, "fixmatch.prior", classes, settings.prior_decay)
-        self._shares = RunningShares(memory, "fixmatch.shares", classes, settings.prior_decay)
+        memory, data = context.memory, context.data
+        self._prior = RunningShares(memory, PRIOR, data.classes, settings.prior_decay, data.device)
+        self._shares = RunningShares(memory, SHARES, data.classes, settings.prior_decay, data.device)
+        self._average: RunningAverage | None = None
+        if settings.label_source == "ema" and self.labeller is not None:
+            self._average = RunningAverage(self.labeller, memory, STEPS, settings.ema_decay)
+
+    @property
+    def repeats(self) -> bool:
+        """Unless only accepted views pass the network: how many they are is a value of every step."""
+        return self.settings.strong_pass == "all"
+
+    def tensors(self) -> State:
+        """Return also the running class shares, and the steps of a running average, where they are used."""
+        found = super().tensors()
+        if self.settings.prior_correction > 0:
+            found[PRIOR] = self._prior.now
+        if self.settings.thresholds != "fixed":
+            found[SHARES] = self._shares.now
+        if self._average is not None:
+            found[STEPS] = self._average.steps
+        return found
 
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the losses of one step; either kind of image may be missing, not both."""
         if batch.labelled is None and batch.weak is None:
             raise ValueError("the FixMatch objective was given a batch without images")
-        labelled = labelled_loss(net, batch, self.settings, self.context)
+        forward = self._forward(net, batch)
+        labelled = labelled_loss(forward, batch, self.settings, self.context)
         total = zero_like_parameters(net) if labelled is None else labelled
         numbers = {} if labelled is None else {"loss_labelled": labelled.detach()}
         if batch.weak is not None and batch.strong is not None:
-            unlabelled, consistency, accepted = self._unlabelled(net, batch.weak, batch.strong)
+            unlabelled, consistency, accepted = self._unlabelled(net, forward, batch, batch.weak, batch.strong)
             total = total + self.settings.beta * unlabelled + self.settings.gamma * consistency
             numbers |= {"loss_unlabelled": unlabelled.detach(), "loss_consistency": consistency.detach()}
             numbers["accepted"] = accepted.float().mean()
@@ -51,29 +73,54 @@ class FixMatch(Objective):
 
     def after_step(self, net: nn.Module) -> None:
         """Let the running average follow the network, where it labels."""
-        if self.settings.label_source == "ema" and self.labeller is not None:
-            follow(self.labeller, net, young_decay(self.context.memory, STEPS, self.settings.ema_decay))
+        if self._average is not None:
+            self._average.follow(net)
 
-    def _unlabelled(self, net: nn.Module, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        peers = [_probabilities(peer, weak) for peer in self.peers]
-        own = self._own(net, weak)
-        labelling = own.detach() if self.labeller is None else _probabilities(self.labeller, weak)
+    @property
+    def _needs_graph(self) -> bool:
+        """Whether a gradient flows through the network's own probabilities on the weak views."""
+        return bool(self.peers) and self.settings.consistency == "gradient" and self.settings.gamma > 0
+
+    def _forward(self, net: nn.Module, batch: Batch) -> Forward:
+        """Return what gives the logits of all views in this mode, in one pass if the network can."""
+        if self.settings.strong_pass != "all":
+            return net
+        weak = batch.weak if self.settings.label_mode == "train" else None
+        graph = {id(batch.labelled): True, id(weak): self._needs_graph, id(batch.strong): True}
+        views = [view for view in (batch.labelled, weak, batch.strong) if view is not None]
+        return together(net, views, [graph[id(view)] for view in views])
+
+    @property
+    def helpers(self) -> Sequence[nn.Module]:
+        """The peers, and the received model where it labels."""
+        fixed = [] if self.labeller is None or self._average is not None else [self.labeller]
+        return [*self.peers, *fixed]
+
+    def _unlabelled(
+        self, net: nn.Module, forward: Forward, batch: Batch, weak: Tensor, strong: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        peers = [torch.softmax(self.said(peer, batch), dim=1) for peer in self.peers]
+        own = self._own(net, forward, weak)
+        labelling = own.detach()
+        if self.labeller is not None:
+            moves = self._average is not None
+            said = logits_of([self.labeller], weak, batch=len(weak))[0] if moves else self.said(self.labeller, batch)
+            labelling = torch.softmax(said, dim=1)
         targets, accepted = self._targets(labelling, peers)
-        unlabelled = accepted_loss(net, strong, targets, accepted, self.settings)
+        unlabelled = accepted_loss(net, forward, strong, targets, accepted, self.settings)
         consistency = consistency_loss(own, peers)
         if self.settings.consistency == "detached":
             # The authors add it only where at least one image was accepted; without a gradient it moves the log alone.
             consistency = consistency.detach() * accepted.any()
         return unlabelled, consistency, accepted
 
-    def _own(self, net: nn.Module, weak: Tensor) -> Tensor:
+    def _own(self, net: nn.Module, forward: Forward, weak: Tensor) -> Tensor:
         """Return the network's probabilities on the weak views, with a graph only where the consistency needs one."""
         mode = net.training
-        needs_graph = bool(self.peers) and self.settings.consistency == "gradient" and self.settings.gamma > 0
         if self.settings.label_mode == "eval":
             net.eval()
-        with nullcontext() if needs_graph else torch.no_grad():
-            probabilities = torch.softmax(net(weak).float(), dim=1)
+        with nullcontext() if self._needs_graph else torch.no_grad():
+            probabilities = torch.softmax(forward(weak).float(), dim=1)
         net.train(mode)
         return probabilities
 
@@ -95,21 +142,26 @@ class FixMatch(Objective):
         scores = combine_probabilities(own, peers, self.settings.combine, self.settings.peer_weight)
         if power == 0:
             return [scores, own, *peers]
-        prior = self._prior.now(scores)
+        corrected = [correct_prior(each, self._prior.now, power) for each in (scores, own, *peers)]
         self._prior.follow(scores)
-        return [correct_prior(each, prior, power) for each in (scores, own, *peers)]
+        return corrected
 
     def _thresholds(self, scores: Tensor) -> float | Tensor:
         """Return tau, or the thresholds (classes,) below it."""
         if self.settings.thresholds == "fixed":
             return self.settings.tau
-        shares = self._shares.now(scores)
+        thresholds = class_aware_thresholds(self._shares.now, self.settings.tau)
         self._shares.follow(scores)
-        return class_aware_thresholds(shares, self.settings.tau)
+        return thresholds
 
 
 def accepted_loss(
-    net: nn.Module, views: Tensor, targets: Tensor, accepted: Tensor, settings: ObjectiveSettings
+    net: nn.Module,
+    forward: Forward,
+    views: Tensor,
+    targets: Tensor,
+    accepted: Tensor,
+    settings: ObjectiveSettings,
 ) -> Tensor:
     """Return the cross-entropy of the accepted images' views with their labels (n,) or soft targets (n, classes).
 
@@ -121,7 +173,7 @@ def accepted_loss(
             return zero_like_parameters(net)
         losses = F.cross_entropy(net(views[kept]).float(), targets[kept], reduction="none")
     else:
-        losses = F.cross_entropy(net(views).float(), targets, reduction="none") * accepted
+        losses = F.cross_entropy(forward(views).float(), targets, reduction="none") * accepted
     count = accepted.sum().clamp_min(1) if settings.unlabelled_mean == "accepted" else len(views)
     return losses.sum() / count
 
@@ -134,8 +186,3 @@ def consistency_loss(own: Tensor, peers: Sequence[Tensor]) -> Tensor:
     if not peers:
         return own.new_zeros(())
     return torch.stack([F.mse_loss(own, peer) for peer in peers]).mean()
-
-
-@torch.no_grad()
-def _probabilities(net: nn.Module, images: Tensor) -> Tensor:
-    return torch.softmax(net(images).float(), dim=1)

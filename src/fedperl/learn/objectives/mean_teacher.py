@@ -5,10 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedperl.learn.average import follow, young_decay
+from fedperl.learn.average import RunningAverage
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
 from fedperl.learn.objectives.uda import sharpen
+from fedperl.learn.state import State
 from fedperl.settings import Objective as ObjectiveSettings
 
 STEPS = "mean_teacher.steps"
@@ -24,7 +25,18 @@ class MeanTeacher(Objective):
         if context.teacher is None:
             raise ValueError(f"objective.kind = {settings.kind!r} needs a teacher: a running average of the network")
         self.teacher = context.teacher
-        self.weight = settings.teacher.weight * ramp_up(context.round - settings.start, settings.teacher.ramp)
+        weight = settings.teacher.weight * ramp_up(context.round - settings.start, settings.teacher.ramp)
+        self.weight = torch.tensor(weight, device=context.data.device)  # of this round
+        self._average = RunningAverage(context.teacher, context.memory, STEPS, settings.ema_decay)
+
+    @property
+    def repeats(self) -> bool:
+        """Always: the weight of the round and the teacher's steps are tensors."""
+        return True
+
+    def tensors(self) -> State:
+        """Return also the weight and the teacher's steps."""
+        return super().tensors() | {"teacher.weight": self.weight, STEPS: self._average.steps}
 
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the losses of one step; either kind of image may be missing, not both."""
@@ -54,7 +66,7 @@ class MeanTeacher(Objective):
 
     def after_step(self, net: nn.Module) -> None:
         """Let the teacher follow; while it is young it is the plain mean of the weights after each step so far."""
-        follow(self.teacher, net, young_decay(self.context.memory, STEPS, self.settings.ema_decay))
+        self._average.follow(net)
 
     def _labelled(self, net: nn.Module, batch: Batch) -> Tensor | None:
         return labelled_loss(net, batch, self.settings, self.context)

@@ -5,10 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
+from fedperl.learn.passes import Forward
 from fedperl.settings import Objective as ObjectiveSettings
 
 
-def labelled_loss(net: nn.Module, batch: Batch, settings: ObjectiveSettings, context: Context) -> Tensor | None:
+def labelled_loss(net: Forward, batch: Batch, settings: ObjectiveSettings, context: Context) -> Tensor | None:
     """Return the loss of the labelled images; None without any."""
     if batch.labelled is None or batch.labels is None:
         return None
@@ -35,6 +36,11 @@ def cross_entropy(logits: Tensor, labels: Tensor, settings: ObjectiveSettings, c
 
 class Supervised(Objective):
     """L = CE(y, f(weak view))."""
+
+    @property
+    def repeats(self) -> bool:
+        """Always: class weights and shares are tensors."""
+        return True
 
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the cross-entropy; a batch without labels has nothing to learn from."""

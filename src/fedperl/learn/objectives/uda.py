@@ -20,6 +20,11 @@ class UDA(FixMatch):
     The cross-entropy with a soft target is the paper's divergence from it, up to a constant.
     """
 
+    @property
+    def repeats(self) -> bool:
+        """As FixMatch; the threshold of a step is made of the batch's progress."""
+        return super().repeats
+
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the losses of one step; either kind of image may be missing, not both."""
         if batch.labelled is None or batch.labels is None:
@@ -31,14 +36,14 @@ class UDA(FixMatch):
             total, numbers = total + losses.total, losses.numbers | numbers
         return Losses(total, numbers | {"loss": total.detach()})
 
-    def _annealed(self, net: nn.Module, images: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def _annealed(self, net: nn.Module, images: Tensor, labels: Tensor, progress: float | Tensor) -> Tensor:
         """Return the loss of the images whose true class is not above the threshold yet; 0 without any."""
         logits = net(images).float()
         own = torch.softmax(logits.detach(), dim=1).gather(1, labels[:, None]).squeeze(1)
         counts = own <= annealing_threshold(progress, logits.shape[1], self.settings.uda.tsa)
         # A label of -100 is left out of the mean. Without any other it would be 0 / 0: then all count, times 0.
         some = counts.any()
-        loss = cross_entropy(logits, torch.where(counts | ~some, labels, -100), self.settings, self.context)
+        loss = cross_entropy(logits, labels.masked_fill(~counts & some, -100), self.settings, self.context)
         return self.settings.labelled_weight * loss * some
 
     def _targets(self, own: Tensor, peers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -53,12 +58,18 @@ def sharpen(scores: Tensor, temperature: float) -> Tensor:
     return torch.softmax(torch.log(scores.clamp_min(1e-12)) / temperature, dim=1)
 
 
-def annealing_threshold(progress: float, classes: int, schedule: Literal["none", "linear", "log", "exp"]) -> float:
+def annealing_threshold(
+    progress: float | Tensor, classes: int, schedule: Literal["none", "linear", "log", "exp"]
+) -> float | Tensor:
     """Return eta = alpha (1 - 1 / classes) + 1 / classes, alpha rising from about 0 to 1 over the run; `none`: 1."""
     alpha = {
         "none": 1.0,
         "linear": progress,
-        "log": 1 - math.exp(-5 * progress),
-        "exp": math.exp(5 * (progress - 1)),
+        "log": 1 - _exp(-5 * progress),
+        "exp": _exp(5 * (progress - 1)),
     }[schedule]
     return alpha * (1 - 1 / classes) + 1 / classes
+
+
+def _exp(value: float | Tensor) -> float | Tensor:
+    return value.exp() if isinstance(value, Tensor) else math.exp(value)

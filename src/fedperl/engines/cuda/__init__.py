@@ -1,0 +1,1 @@
+"""EfficientNet-B0 on one NVIDIA GPU with kernels of its own, written in Triton."""

@@ -1,0 +1,67 @@
+"""The engine on a real GPU: same results however clients and images are placed; errors name what to change."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedperl.config import load_config
+from fedperl.errors import ConfigError
+from fedperl.training import train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+
+SMALL = ["device=cuda", "threads=1", "data.size=32", "data.scale=0.02", "model.net=small_cnn", "peers.warmup=1"]
+SMALL += ["federation.rounds=3", "federation.steps=3", "federation.server_validation=true"]
+
+
+def run(folder: Path, *settings: str) -> list[dict[str, Any]]:
+    """Return the rounds of a small run, without their times."""
+    train(load_config(None, [*SMALL, *settings]), folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_neither_places_nor_memory_change_a_number(tmp_path: Path) -> None:
+    expected = run(tmp_path / "three", "at_once=3", "image_memory=device")
+    assert run(tmp_path / "again", "at_once=3", "image_memory=device") == expected
+    assert run(tmp_path / "one", "at_once=1") == expected
+    assert run(tmp_path / "host", "at_once=2", "image_memory=host") == expected
+
+
+def test_a_run_that_is_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    expected = run(tmp_path / "whole")
+    config = load_config(None, SMALL)
+
+    def stop(progress: Any) -> None:
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "parts", watchers=[stop])
+    train(config, tmp_path / "parts", resume=True)
+    lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert [{key: value for key, value in line.items() if key != "seconds"} for line in lines] == expected
+
+
+@pytest.mark.parametrize("method", ["lower", "fedperl", "uda", "fedirm", "fedmatch", "cbafed", "fedperl_local_norm"])
+def test_every_kind_of_method_learns_the_same_as_operation_by_operation(tmp_path: Path, method: str) -> None:
+    fast, slow = (run(tmp_path / mode, f"method={method}", f"gpu={mode}") for mode in ("fast", "reference"))
+    for ours, theirs in zip(fast, slow, strict=True):
+        assert ours["cohort"] == theirs["cohort"]
+        for client, numbers in ours["numbers"].items():
+            assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.05)
+
+
+def test_running_out_of_memory_names_the_settings(tmp_path: Path) -> None:
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.001)
+    try:
+        with pytest.raises(
+            ConfigError, match="memory is full .* wanted image_memory = 'host', at_once = 1, or a smaller"
+        ):
+            run(tmp_path / "run", "data.size=224", "model.net=efficientnet_b0", "federation.batch=64")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
