@@ -13,7 +13,8 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[kernels]' \
+	$(BIN)/python -c 'import triton' 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check 'triton==3.6.0' \
 		|| echo "Triton cannot be installed here: the tests of the GPU's kernels will skip"
 	touch $@
 

@@ -38,7 +38,7 @@ from fedperl.learn.local_round import drained
 from fedperl.learn.objectives import Batch
 from fedperl.learn.passes import logits_of
 from fedperl.learn.state import moved, state_of
-from fedperl.learn.steps import EagerSteps, MakeSteps
+from fedperl.learn.steps import EagerSteps, EagerViews, MakeSteps
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 from fedperl.training import open_store
@@ -149,6 +149,8 @@ def one_step(config: Config) -> dict[str, Any]:
 class Noting:
     """Takes steps eagerly and notes their batches."""
 
+    make_views = EagerViews
+
     def __init__(self, batches: list[Batch]) -> None:
         self.batches = batches
 
@@ -164,6 +166,8 @@ class Noting:
 
 class Instead:
     """Takes steps on batches that were noted elsewhere, not on those it is given."""
+
+    make_views = EagerViews
 
     def __init__(self, batches: list[Batch], make: MakeSteps) -> None:
         self.batches, self.make, self.differing = iter(batches), make, 0.0

@@ -254,7 +254,10 @@ def main() -> None:
     search, rounds = min(SEARCH, steps), arguments.clients_rounds
     loop.planned = steps + search * len(arguments.workers) + steps * arguments.cohort * rounds
     loop.train(0, steps, arguments.workers[0])  # libraries load and choose what they use
-    tried = {count: loop.train(0, search, count) for count in arguments.workers}
+    tried = {}
+    for count in arguments.workers:  # from the first batch on: starting more processes takes longer, once
+        loop.waited = 0.0
+        tried[count] = loop.train(0, search, count) - loop.waited
     best = min(tried, key=lambda count: tried[count])
     loop.waited = 0.0
     seconds = sum(loop.round(best) for _ in range(rounds))

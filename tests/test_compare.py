@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from fedperl.cli import main
-from fedperl.compare import compare, gpu_numbers, rounds_done
+from fedperl.compare import compare, gpu_names, rounds_done
 from fedperl.config import config_hash, dump, flat, load_config
 from fedperl.demo import METHODS, demo_config
 from fedperl.errors import ConfigError, FedPerlError, RunError
@@ -200,7 +200,7 @@ class Trainer:
         monkeypatch.setattr("fedperl.compare.run_jobs", self)
         monkeypatch.setattr("fedperl.compare.open_store", lambda config: pytest.fail("draws images"))
 
-    def __call__(self, jobs: list[Job], *, workers: int, tick: Any, gpus: Sequence[int] = ()) -> dict[str, str]:
+    def __call__(self, jobs: list[Job], *, workers: int, tick: Any, gpus: Sequence[str] = ()) -> dict[str, str]:
         for job in [job for job in jobs if job.name not in self.failing]:
             job.out.mkdir(parents=True)
             (job.out / "config.toml").write_text(dump(job.config))
@@ -559,8 +559,8 @@ def test_each_run_sees_one_gpu_that_no_other_has(tmp_path: Path) -> None:
         None, [f"{k}={v}" for k, v in flat(SMALL).items()] + ["method=lower", f"objective.kind={own}:Own"]
     )
     jobs = [Job(f"run{k}", base.model_copy(update={"seed": k}), tmp_path / f"run{k}") for k in range(3)]
-    assert run_jobs(jobs, workers=9, tick=lambda running: None, gpus=[0, 3]) == {}
-    assert sorted(path.stem for path in tmp_path.glob("*.seen")) == ["0", "3"]
+    assert run_jobs(jobs, workers=9, tick=lambda running: None, gpus=["0", "GPU-3"]) == {}
+    assert sorted(path.stem for path in tmp_path.glob("*.seen")) == ["0", "GPU-3"]
     assert not (tmp_path / "clash").exists()
 
 
@@ -569,4 +569,22 @@ def test_gpus_that_are_not_there(wanted: str) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match=f"--gpus {wanted}: (this machine has 0 usable|wanted all, or numbers)"):
-        gpu_numbers(wanted)
+        gpu_names(wanted)
+
+
+def test_gpus_are_counted_among_those_that_a_scheduler_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-7a,5")
+    assert gpu_names("all") == ["4", "GPU-7a", "5"]
+    assert gpu_names("2,0") == ["5", "4"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert gpu_names("2,0") == ["2", "0"]
+    with pytest.raises(ConfigError, match="--gpus 3: this machine has 3 usable"):
+        gpu_names("3")
+    with pytest.raises(ConfigError, match="--gpus 1,1: wanted each GPU once"):
+        gpu_names("1,1")
+
+
+def test_gpus_leave_no_other_device(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="device = 'cpu' with --gpus, which gives each run its own"):
+        compare(plan_suite(str(suite(tmp_path)), tmp_path / "out", seeds=1, overrides=[]), gpus=["0"])

@@ -1,3 +1,4 @@
+import hashlib
 import tomllib
 from pathlib import Path
 
@@ -121,3 +122,18 @@ def test_hash_ignores_name_and_version_only() -> None:
 def test_settings_that_contradict_a_method_are_refused(settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(None, settings)
+
+
+def test_what_changes_no_number_changes_no_hash() -> None:
+    expected = config_hash(load_config(None, []))
+    for setting in ("name=other", "at_once=2", "image_memory=host", "gpu=fast", "federation.server_validation=false"):
+        assert config_hash(load_config(None, [setting])) == expected
+    for setting in ("gpu=reference", "federation.server_validation=true", "seed=2"):
+        assert config_hash(load_config(None, [setting])) != expected
+    text = load_config(None, []).model_dump_json(
+        exclude={
+            **dict.fromkeys(("name", "written_by", "at_once", "image_memory", "gpu"), True),
+            "federation": {"server_validation"},
+        }
+    )
+    assert hashlib.sha256(text.encode()).hexdigest() == expected

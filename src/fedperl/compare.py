@@ -1,6 +1,7 @@
 """Many runs, one table: a suite's runs are trained for several seeds and each is compared with a baseline."""
 
 import json
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,14 +36,14 @@ def compare(
     *,
     workers: int | None = None,
     tick: Callable[[list[Job]], None] = lambda _: None,
-    gpus: Sequence[int] = (),
+    gpus: Sequence[str] = (),
 ) -> Comparison:
     """Train what is not there yet and return the comparison, also written into comparison.json and comparison.md.
 
     Args:
         workers: runs side by side; by default as many as their threads leave cores for.
         tick: told several times a second which runs are being trained.
-        gpus: numbers of GPUs, a run on each at a time.
+        gpus: names of GPUs, a run on each at a time.
     Raises:
         FedPerlError: a folder holds a run with other settings, or a run failed; what is finished stays.
     """
@@ -62,7 +63,7 @@ def train_plan(
     *,
     workers: int | None = None,
     tick: Callable[[list[Job]], None] = lambda _: None,
-    gpus: Sequence[int] = (),
+    gpus: Sequence[str] = (),
 ) -> Iterator[dict[str, str]]:
     """Train what is not there yet, and give why runs failed that did, by name; the folder is locked meanwhile.
 
@@ -72,6 +73,8 @@ def train_plan(
     if (plan.out / "config.toml").exists():
         raise RunError(f"{plan.out}: holds a single run; choose another folder for the suite with --out")
     for device in sorted({job.config.device for job in plan.jobs}):
+        if gpus and device != "cuda":
+            raise ConfigError(f"device = {device!r} with --gpus, which gives each run its own; wanted device = 'cuda'")
         check_device(device)
     plan.out.mkdir(parents=True, exist_ok=True)
     with lock(plan.out / LOCK):
@@ -90,8 +93,8 @@ def default_workers(plan: Plan) -> int:
     return max(1, min(len(plan.jobs), cores() // max(int(job.config.threads) for job in plan.jobs)))
 
 
-def gpu_numbers(wanted: str) -> list[int]:
-    """Return the numbers of the GPUs that are asked for: `all`, or some such as "0,1,3".
+def gpu_names(wanted: str) -> list[str]:
+    """Return the names of the GPUs that are asked for: `all`, or numbers such as "0,1,3" among those to be seen here.
 
     Raises:
         ConfigError: no numbers, one twice, or a GPU that the machine does not have.
@@ -109,7 +112,8 @@ def gpu_numbers(wanted: str) -> list[int]:
         raise ConfigError(f"--gpus {wanted}: this machine has {there} usable CUDA devices, numbered from 0")
     if len(set(found)) < len(found):
         raise ConfigError(f"--gpus {wanted}: wanted each GPU once")
-    return found
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [seen.split(",")[number].strip() if seen else str(number) for number in found]
 
 
 def rounds_done(job: Job) -> int:

@@ -84,8 +84,12 @@ def dump(config: Config) -> str:
 
 def config_hash(config: Config) -> str:
     """Return a digest of all that decides the result: not the name, the version that wrote the file, or memory."""
-    kept = config.model_dump_json(exclude={"name", "written_by", "at_once", "image_memory"})
-    return hashlib.sha256(kept.encode()).hexdigest()
+    left_out: dict[str, Any] = dict.fromkeys(("name", "written_by", "at_once", "image_memory"), True)
+    if config.gpu == "fast":  # settings that came later: runs of earlier versions keep their hash
+        left_out["gpu"] = True
+    if not config.federation.server_validation:
+        left_out["federation"] = {"server_validation"}
+    return hashlib.sha256(config.model_dump_json(exclude=left_out).encode()).hexdigest()
 
 
 def read_toml(path: Path) -> Table:

@@ -32,18 +32,18 @@ class _Worker:
     job: Job
     process: BaseProcess
     answer: Connection
-    gpu: int | None
+    gpu: str | None
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None], gpus: Sequence[int] = ()
+    jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None], gpus: Sequence[str] = ()
 ) -> dict[str, str]:
     """Train every job, at most `workers` at a time, and return why those failed that did, by name.
 
     A run that fails leaves the others alone; `tick` is told several times a second which are being trained.
 
     Args:
-        gpus: numbers of GPUs; each run sees one alone, as its first, that no other run has meanwhile.
+        gpus: names of GPUs as CUDA_VISIBLE_DEVICES has them; each run sees one alone, that no other has meanwhile.
     """
     failed: dict[str, str] = {}
     # Forked from a process that has imported torch and done nothing else: a run starts in no time.
@@ -86,9 +86,9 @@ def _reason(worker: _Worker) -> str:
     return f"its process ended with code {code}" if code else ""
 
 
-def _work(job: Job, answer: Connection, gpu: int | None) -> None:
+def _work(job: Job, answer: Connection, gpu: str | None) -> None:
     if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # before anything asks for a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before anything asks for a GPU
     from fedperl.data.store import Store
     from fedperl.federation.rounds import Progress
     from fedperl.training import train

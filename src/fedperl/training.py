@@ -74,7 +74,7 @@ def train(
         torch.set_num_threads(int(config.threads))
         try:
             work = _train_alone if config.federation.alone else _train
-            with _errors_of(config.device):
+            with _on(config.device):
                 return work(config, folder, store or open_store(config), watchers)
         finally:
             torch.set_num_threads(threads)
@@ -185,20 +185,20 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     return results
 
 
-def _errors_of(device: str) -> AbstractContextManager[None]:
-    """Return what turns a device's own errors into ones that name a setting."""
+def _on(device: str) -> AbstractContextManager[None]:
+    """Return what surrounds work on a device."""
     if device == "cpu":
         return nullcontext()
-    from fedperl.engines.cuda.exchange import memory_named
+    from fedperl.engines.cuda.exchange import on_device
 
-    return memory_named()
+    return on_device(device)
 
 
 def _finish(config: Config) -> Callable[[nn.Module], nn.Module]:
     """Return what the engine does to a network."""
     if config.device == "cpu":
         return lambda net: net
-    from fedperl.engines.cuda.exchange import finish
+    from fedperl.engines.cuda.kernels import finish
 
     return finish(config)
 
@@ -221,7 +221,7 @@ def _exchange(
         return LocalExchange(clients, states, past, watch)
     from fedperl.engines.cuda.exchange import CudaExchange, places
 
-    return CudaExchange(clients, states, past, watch, places(config, classes))
+    return CudaExchange(clients, states, past, watch, *places(config, classes))
 
 
 def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:

@@ -1,5 +1,6 @@
 import json
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_state_that_cannot_be_written_is_never_in_a_checkpoint(
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
             files.to_json()
+
+
+def test_a_folder_is_given_back_when_nothing_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = opened(tmp_path)
+    written: list[str] = []
+
+    def slow(path: Path, content: bytes) -> None:
+        time.sleep(0.3)
+        written.append(path.name)
+
+    monkeypatch.setattr("fedperl.federation.state_files.write_durably", slow)
+    folder.bank.put(1, 1, state(1.0))
+    folder.close()
+    assert written == ["client-00001-000001.safetensors"]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

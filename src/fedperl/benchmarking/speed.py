@@ -132,7 +132,7 @@ def floor(config: Config, classes: int, folder: Path, ms_per_step: float) -> dic
 
     None where the objective's passes are not counted.
     """
-    width = 4 if config.device == "cpu" else 2
+    width = 4 if config.device == "cpu" or config.gpu == "reference" else 2
     traffic = network_traffic(build_net(config.model.net, classes, seed=0), config.data.size, width)
     each = []
     for line in RunFolder(folder).read_metrics()[WARM:-AFTER]:

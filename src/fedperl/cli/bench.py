@@ -22,7 +22,9 @@ def bench(
     cohort: Annotated[int, typer.Option(min=2, help="Clients a round.")] = 3,
     settings: Settings = None,
     plain: Annotated[bool, typer.Option(help="Time a plain PyTorch loop on the same images beside.")] = True,
-    beside: Annotated[Path, typer.Option(help="The plain loop.")] = Path("bench/plain_loop.py"),
+    beside: Annotated[
+        Path, typer.Option(help="The plain loop; by default the one of the repository that fedperl is installed from.")
+    ] = Path(__file__).parents[3] / "bench" / "plain_loop.py",
     as_json: AsJson = False,
 ) -> None:
     """Measure speed on this machine, beside a plain PyTorch loop: about a minute, no download."""

@@ -29,16 +29,16 @@ def paper(
     quiet: Quiet = False,
 ) -> None:
     """Make tables and figures of the paper, ours beside its own; trains what is missing, the same command goes on."""
-    from fedperl.compare import default_workers, gpu_numbers
+    from fedperl.compare import default_workers, gpu_names
     from fedperl.paper.making import make_paper, plan_paper
 
-    cards = gpu_numbers(gpus) if gpus is not None else []
+    cards = gpu_names(gpus) if gpus is not None else []
     overrides = [*(["device=cuda"] if cards else []), *(settings or [])]
     found = plan_paper(what or ["all"], scale=scale, out=out, seeds=seeds, overrides=overrides)
     if plan or not what:
         _print_plan(found)
         return
-    side_by_side = workers or len(cards) or default_workers(found.plan)
+    side_by_side = min(workers or len(cards), len(cards)) if cards else workers or default_workers(found.plan)
     if not quiet:
         console.print(f"{len(found.plan.jobs)} runs, {side_by_side} at a time, in {found.plan.out}", markup=False)
         if found.about:

@@ -31,14 +31,17 @@ def compare(
 ) -> None:
     """Train a suite's runs for several seeds and compare them with its baseline; the same command goes on."""
     from fedperl.compare import compare as compare_runs
-    from fedperl.compare import default_workers, gpu_numbers
+    from fedperl.compare import default_workers, gpu_names
     from fedperl.report.tables import comparison_markdown, comparison_notes, comparison_table
     from fedperl.settings import research_note
     from fedperl.suite import plan_suite
 
-    cards = gpu_numbers(gpus) if gpus is not None else []
+    cards = gpu_names(gpus) if gpus is not None else []
     plan = plan_suite(suite, out, seeds=seeds, overrides=[*(["device=cuda"] if cards else []), *(settings or [])])
-    side_by_side, silent = workers or len(cards) or default_workers(plan), quiet or as_json or markdown
+    side_by_side, silent = (
+        min(workers or len(cards), len(cards)) if cards else workers or default_workers(plan),
+        quiet or as_json or markdown,
+    )
     for name, what in {p.run.name: research_note(next(iter(p.jobs.values())).config) for p in plan.points}.items():
         if what:
             print(f"{name}: privacy = 'research': not for real patients; {what}", file=sys.stderr)

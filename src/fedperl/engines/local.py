@@ -37,7 +37,8 @@ class LocalExchange:
 
     def kept_by(self, client: int) -> State:
         """Return what a client kept from its last round."""
-        return self.states.get(client) if client in self.states.records else {}
+        kept = self.states.get(client) if client in self.states.records else {}
+        return {name: tensor.clone() for name, tensor in kept.items()}  # its objective may change them in place
 
     def remember(self, task: TrainTask, state: State) -> None:
         """Keep what a client wants to find in its next round."""

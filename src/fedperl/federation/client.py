@@ -262,7 +262,7 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace, 
     """Return the client that holds a store's part of that number, its images copied out of the store.
 
     Args:
-        resident: whether the images lie on the device, or in the host's memory where the device can read them.
+        resident: whether the images lie on the device, or in the host's memory.
     """
     part = store.partition.clients[number]
     rows = part.rows()
@@ -289,9 +289,9 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace, 
 
 
 def placed(pixels: Images, device: str, *, resident: bool) -> Tensor:
-    """Return images on the device, or in memory of the host that the device reads by itself."""
+    """Return images on the device, or in the host's memory."""
     images = torch.from_numpy(pixels)
-    return images.to(device) if resident else images.pin_memory()
+    return images.to(device) if resident else images
 
 
 def groups_of(manifest: Manifest, rows: Indices, whose: str) -> dict[str, Names]:

@@ -29,6 +29,10 @@ class Exchange(Protocol):
         ...
 
 
+FRUITLESS = 10
+"""Rounds in a row without any update that could be used: nothing will come of waiting for more."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """What a watcher is told after each round."""
@@ -99,12 +103,16 @@ class Rounds:
 
     def run(self, watchers: Iterable[Watcher] = ()) -> None:
         """Run every round that is left."""
-        watchers, rounds = list(watchers), self.server.config.federation.rounds
+        watchers, rounds, without = list(watchers), self.server.config.federation.rounds, 0
         while self.round < rounds:
             accuracy, summary = self._one(self.round + 1)
-            if not self.totals["accepted"]:
+            without = 0 if summary.accepted else without + 1
+            if not self.totals["accepted"] or without == FRUITLESS:
                 reasons = "; ".join(f"client {c}: {reason}" for c, reason in sorted(summary.rejected.items()))
-                raise RunError(f"round {summary.round}: no client has sent an update that could be used ({reasons})")
+                since = "" if not self.totals["accepted"] else f" for {without} rounds"
+                raise RunError(
+                    f"round {summary.round}: no client has sent an update that could be used{since} ({reasons})"
+                )
             for watcher in watchers:
                 watcher(Progress(self.round, rounds, accuracy, summary))
 

@@ -52,7 +52,9 @@ class RunFolder:
         return self.bank, self.client_states, self.past_states, self.models
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back, once nothing is being written any more."""
+        for files in self._files:
+            files.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

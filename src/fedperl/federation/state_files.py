@@ -52,7 +52,10 @@ class StateFiles:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def put(self, key: int, round: int, state: State) -> None:
-        """Point the index at a state under a new name; it is written durably by the time of `settle`."""
+        """Point the index at a state under a new name; it is written durably by the time of `settle`.
+
+        The tensors are given away: nobody may change them afterwards.
+        """
         record = Record(round, f"{self.prefix}-{key:05d}-{round:06d}.safetensors")
         while key in self._writing or len(self._writing) >= WAITING:
             self._settle(key if key in self._writing else next(iter(self._writing)))
@@ -62,6 +65,12 @@ class StateFiles:
         self._pool = self._pool or ThreadPoolExecutor(WRITERS)
         self._writing[key] = record, self._pool.submit(_write, self.folder / record.file, state)
         self._remember(key, {name: state[name] for name in sorted(state)})
+
+    def close(self) -> None:
+        """Wait for what is being written, and leave unwritten what no checkpoint names yet."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
 
     def settle(self) -> None:
         """Wait until all is written.
@@ -97,6 +106,7 @@ class StateFiles:
             RunError: the file is missing or not the one that was written.
         """
         if key in self._recent:
+            self._recent[key] = self._recent.pop(key)  # used last
             return dict(self._recent[key])
         if key in self._writing:
             self._settle(key)

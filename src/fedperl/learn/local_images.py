@@ -36,3 +36,10 @@ def fetched(images: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     found = torch.empty(len(rows), *images.shape[1:], dtype=images.dtype, pin_memory=True)
     torch.index_select(images, 0, rows.cpu(), out=found)
     return found.to(device, non_blocking=True)
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device; from the host's memory to another device, without waiting for what that does."""
+    if values.device == device:
+        return values
+    return values.pin_memory().to(device, non_blocking=True)

@@ -2,20 +2,21 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedperl.data.batches import draw_indices
-from fedperl.data.views import StrongDraw, WeakDraw, apply_strong, apply_weak, draw_strong, draw_weak, to_float
+from fedperl.data.views import StrongDraw, WeakDraw, draw_strong, draw_weak
 from fedperl.learn.class_weights import median_frequency
-from fedperl.learn.local_images import LocalImages
+from fedperl.learn.local_images import LocalImages, sent
 from fedperl.learn.objectives import Batch, Context, View, build_objective
 from fedperl.learn.objectives import Objective as ObjectiveFunction
 from fedperl.learn.passes import logits_of
 from fedperl.learn.state import State
-from fedperl.learn.steps import EagerSteps, MakeSteps
+from fedperl.learn.steps import EagerSteps, EagerViews, MakeSteps, MakeViews
 from fedperl.seeds import seed_for
 from fedperl.settings import Objective, Optimizer, Views
 
@@ -106,7 +107,7 @@ def local_steps(
         teacher: the network of `objective.teacher_source`; a running average follows `net`.
         relation: FedIRM's averaged relation matrix.
         memory: what the client kept from its last round, replaced in place by what it is to keep.
-        make_steps: how the device is told to take a step.
+        make_steps: how the device is told to take a step, and to make views.
     Raises:
         ValueError: the client has no image that the objective could use.
     """
@@ -128,7 +129,7 @@ def local_steps(
     with torch.random.fork_rng(devices=[]):
         step = make_steps(net, objective, settings.optimizer, settings.objective.mu, memory, seed_for(seed, "network"))
         ahead = objective.helpers if data.device.type != "cpu" else ()
-        for batch in batches(data, settings, seed, objective.views, ahead):
+        for batch in batches(data, settings, seed, objective.views, ahead, make_steps.make_views):
             step(batch)
             yield
     if settings.optimizer.carry:
@@ -138,7 +139,12 @@ def local_steps(
 
 
 def batches(
-    data: LocalImages, settings: LocalSettings, seed: int, views: frozenset[View], ahead: Sequence[nn.Module] = ()
+    data: LocalImages,
+    settings: LocalSettings,
+    seed: int,
+    views: frozenset[View],
+    ahead: Sequence[nn.Module] = (),
+    make_views: MakeViews = EagerViews,
 ) -> Iterator[Batch]:
     """Yield one batch a step. Views are made many steps at a time: small batches would cost mostly overhead.
 
@@ -146,11 +152,13 @@ def batches(
 
     Args:
         ahead: networks that are asked about all weak views at once; on a CPU, batches that fit its cache are no slower.
+        make_views: how the device is told to make views.
     """
-    labelled = _Pool(data, data.labelled, settings.batch, settings, seed, ("labelled", "labelled_again"), views)
+    pool = partial(_Pool, data, settings, seed, views, make_views)
+    labelled = pool(data.labelled, settings.batch, ("labelled", "labelled_again"))
     unlabelled = data.unlabelled if settings.round > settings.objective.start else data.unlabelled[:0]
     size = settings.unlabelled_batch or settings.batch
-    others = _Pool(data, unlabelled, size, settings, seed, ("weak", "weak_again", "strong"), views, ahead)
+    others = pool(unlabelled, size, ("weak", "weak_again", "strong"), ahead)
     for step, (one, other) in enumerate(zip(labelled, others, strict=True)):
         progress = ((settings.round - 1) * settings.steps + step) / (settings.rounds * settings.steps)
         yield Batch(
@@ -160,7 +168,7 @@ def batches(
             other.views.get("strong"),
             one.views.get("labelled_again"),
             other.views.get("weak_again"),
-            None if other.rows is None else other.rows.to(data.device),
+            other.rows,
             other.told,
             progress,
         )
@@ -188,49 +196,44 @@ class _Pool:
     def __init__(
         self,
         data: LocalImages,
-        pool: Tensor,
-        batch: int,
         settings: LocalSettings,
         seed: int,
-        possible: tuple[View, ...],
         wanted: frozenset[View],
+        make_views: MakeViews,
+        pool: Tensor,
+        batch: int,
+        possible: tuple[View, ...],
         ahead: Sequence[nn.Module] = (),
     ) -> None:
         self.ahead = ahead
         self.data, self.steps, self.batch, self.settings = data, settings.steps, batch, settings
         n = settings.steps * batch
-        names = [name for name in possible if name in wanted] if len(pool) else []
+        self.names = [name for name in possible if name in wanted] if len(pool) else []
         purpose = "labelled" if "labelled" in possible else "unlabelled"
-        self.rows = _rows(pool, n, seed, purpose) if names else None
-        self.draws = {name: self._draw(name, n, _generator(seed, PURPOSE[name])) for name in names}
+        self.rows = _rows(pool, n, seed, purpose) if self.names else pool[:0]
+        draws = [self._draw(name, n, _generator(seed, PURPOSE[name])) for name in self.names]
+        self.views = make_views(data, self.rows, draws)
 
     def _draw(self, name: View, n: int, generator: torch.Generator) -> WeakDraw | StrongDraw:
-        views, device = self.settings.views, self.data.device
+        views = self.settings.views
         if name != "strong":
-            return draw_weak(n, generator, views.weak).to(device)
-        return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude).to(
-            device
-        )
+            return draw_weak(n, generator, views.weak)
+        return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude)
 
     def __iter__(self) -> Iterator[_Drawn]:
-        if self.rows is None:
+        if not self.names:
             yield from [_Drawn()] * self.steps
             return
-        step_bytes = (1 + len(self.draws)) * self.batch * 4 * self.data.images[0].numel()
-        chunk = max(1, VIEW_MEMORY[self.data.device.type] // step_bytes) * self.batch
+        step_bytes = (1 + len(self.names)) * self.batch * 4 * self.data.images[0].numel()
+        chunk = max(1, VIEW_MEMORY.get(self.data.device.type, VIEW_MEMORY["cpu"]) // step_bytes) * self.batch
+        on_device = sent(self.rows, self.data.device)
         for start in range(0, len(self.rows), chunk):
             part = slice(start, min(start + chunk, len(self.rows)))
-            images = to_float(self.data.pixels(self.rows[part]))
-            made: dict[View, Tensor] = {}
-            for name, draw in self.draws.items():
-                if isinstance(draw, WeakDraw):
-                    made[name] = apply_weak(images, draw[part])
-                else:
-                    made[name] = apply_strong(images, draw[part])
-            told = logits_of(self.ahead, made["weak"]) if self.ahead else None
+            made = dict(zip(self.names, self.views(part), strict=True))
+            told = logits_of(self.ahead, made["weak"]) if self.ahead and "weak" in made else None
             for step in range(0, part.stop - start, self.batch):
                 here = slice(step, step + self.batch)
-                rows = self.rows[start + step : start + step + self.batch]
+                rows = on_device[start + step : start + step + self.batch]
                 views = {name: _batch(view, here) for name, view in made.items()}
                 yield _Drawn(rows, views, None if told is None else told[:, here])
 

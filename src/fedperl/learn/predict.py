@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.data.views import to_float
+from fedperl.learn.local_images import sent
 
 
 def predict(net: nn.Module, images: Tensor, *, batch: int = 256) -> Tensor:
@@ -13,19 +14,17 @@ def predict(net: nn.Module, images: Tensor, *, batch: int = 256) -> Tensor:
     return _predicted(net, torch.split(images, batch))
 
 
-def predict_parts(net: nn.Module, parts: Sequence[Tensor], *, batch: int = 512) -> list[Tensor]:
+def predict_parts(net: nn.Module, parts: Sequence[Tensor], *, batch: int = 256) -> list[Tensor]:
     """Return the probabilities of several parties' images; all batches are full but the last, whoever's they are."""
     return list(torch.split(_predicted(net, _filled(parts, batch)), [len(part) for part in parts]))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _predicted(net: nn.Module, chunks: Iterable[Tensor]) -> Tensor:
     mode = net.training
     net.eval()
     device = next(net.parameters()).device
-    found = [
-        torch.softmax(net(_last(to_float(chunk.to(device, non_blocking=True)))).float(), dim=1) for chunk in chunks
-    ]
+    found = [torch.softmax(net(_last(to_float(sent(chunk, device)))).float(), dim=1) for chunk in chunks]
     net.train(mode)
     return torch.cat(found)
 

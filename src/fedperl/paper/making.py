@@ -114,7 +114,7 @@ def make_paper(
     workers: int | None = None,
     tick: Callable[[list[Job]], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-    gpus: Sequence[int] = (),
+    gpus: Sequence[str] = (),
 ) -> Written:
     """Train what is not there yet, then write every table and figure whose runs can all be used.
 

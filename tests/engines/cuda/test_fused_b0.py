@@ -35,6 +35,7 @@ from fedperl.engines.cuda.fused_b0 import FusedB0  # noqa: E402
 from fedperl.engines.cuda.kernels_stem import stem_columns  # noqa: E402
 from fedperl.engines.cuda.kernels_sums import segment_table, sum_parts, sum_segments  # noqa: E402
 from fedperl.learn.nets import InputScale, build_net  # noqa: E402
+from fedperl.learn.predict import predict  # noqa: E402
 
 WINDOWS = [(3, 1, (1, 1)), (5, 1, (2, 2)), (3, 2, (0, 1)), (5, 2, (1, 2))]  # kernel, stride, padding before and after
 
@@ -408,3 +409,14 @@ def test_what_is_refused() -> None:
         fused.forward_groups([torch.rand(2, 3, 32, 32)] * 2, [True])
     with pytest.raises(ValueError, match="height, width"):
         fused(torch.rand(2, 1, 32, 32))
+
+
+@pytest.mark.usefixtures("wide_tiles")
+def test_a_network_that_predicted_first_can_train() -> None:
+    fused = FusedB0(small_net())
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, device=DEVICE)
+    with torch.inference_mode():
+        fused.eval()(images.float())
+    predict(fused, images)
+    fused.train()(images.float() / 255).sum().backward()
+    assert all(p.grad is not None for p in fused.parameters())

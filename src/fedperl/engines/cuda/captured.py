@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.learn import optimizers
-from fedperl.learn.objectives import Batch, Losses, Objective
+from fedperl.learn.objectives import Batch, Objective
 from fedperl.learn.proximal import Proximal
 from fedperl.learn.state import State
-from fedperl.learn.steps import EagerSteps, Steps
+from fedperl.learn.steps import EagerSteps, EagerViews, MakeViews, Steps, take_step
 from fedperl.settings import Optimizer
 
 WARM = 2
@@ -34,7 +34,7 @@ class CudaGraphs:
         stream.synchronize()
         torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, stream=stream):
+        with torch.cuda.graph(graph, pool=self._memory, stream=stream, capture_error_mode="thread_local"):
             step()
         return graph.replay
 
@@ -42,7 +42,13 @@ class CudaGraphs:
 class Recorder:
     """The graphs of one place in a cohort; the networks of its steps stay the same from round to round."""
 
-    def __init__(self, say: Callable[[str], None] = lambda _: None, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None] = lambda _: None,
+        record: Record | None = None,
+        make_views: MakeViews = EagerViews,
+    ) -> None:
+        self.make_views = make_views
         self.graphs: dict[Hashable, _Graph] = {}
         self.record = record or CudaGraphs()
         self._say = say
@@ -158,17 +164,7 @@ class _Graph:
         self._play()
 
     def _step(self) -> None:
-        then: Callable[[], Losses] | None = partial(self.objective, self.net, self.batch)
-        while then is not None:
-            losses = self.proximal(then())
-            if losses.total.requires_grad:
-                self.optimizer.zero_grad(set_to_none=True)
-                losses.total.backward()  # type: ignore[no-untyped-call]
-                self.optimizer.step()
-            for name, value in losses.numbers.items():
-                self.totals.setdefault(name, torch.zeros_like(value)).add_(value)
-            then = losses.then
-        self.objective.after_step(self.net)
+        take_step(self.net, self.objective, self.batch, self.proximal, self.optimizer, self.totals)
 
     def _changed(self) -> Iterable[Tensor]:
         """Yield what steps change, beside the optimiser's moments and the totals, which a round starts anew."""

@@ -2,14 +2,13 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
 from fedperl.engines.cuda.captured import Recorder
+from fedperl.engines.cuda.kernels import compile_ahead, fast_views, finish
 from fedperl.engines.local import LocalExchange, PastStates, failure
 from fedperl.errors import ConfigError
 from fedperl.federation.client import Client, Workspace
@@ -25,8 +24,6 @@ AT_ONCE = 4
 """Most clients side by side: beyond that a GPU is busy anyway, and memory is not."""
 PLACE = 3 * 2**30
 """Bytes that a client at 224 px with batches of 16 + 16 images takes, roughly."""
-PASS = 256
-"""Images that pass a network at a time where no gradient is wanted."""
 SHARE = 0.5
 """Of the free memory: what images may fill."""
 
@@ -35,19 +32,22 @@ log = logging.getLogger(__name__)
 Going = Generator[None, None, tuple[Update, State]]
 
 
-@dataclass(frozen=True)
 class Place:
     """Where one client of a cohort trains: networks, how steps are taken, a stream and random numbers of its own."""
 
-    work: Workspace
-    make_steps: MakeSteps
-    stream: torch.cuda.Stream
-    numbers: torch.Generator
+    def __init__(self, work: Workspace, make_steps: MakeSteps, device: torch.device) -> None:
+        self.work, self.make_steps, self.device = work, make_steps, device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.numbers = self._default().clone_state()
+
+    def begin(self) -> None:
+        """Wait, on the place's stream, for what was asked of the device so far."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Put work on the place's stream, with its random numbers: how many clients train beside changes none."""
-        default = torch.cuda.default_generators[self.stream.device.index]
+        default = self._default()
         before = default.graphsafe_get_state()
         default.graphsafe_set_state(self.numbers)
         try:
@@ -55,6 +55,14 @@ class Place:
                 yield
         finally:
             default.graphsafe_set_state(before)
+
+    def end(self) -> None:
+        """Let whatever is asked of the device from now on wait for the place's work."""
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    def _default(self) -> torch.Generator:
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        return torch.cuda.default_generators[index]
 
 
 class CudaExchange(LocalExchange):
@@ -66,16 +74,18 @@ class CudaExchange(LocalExchange):
         states: StateFiles,
         past: PastStates,
         watch: Stopwatch,
-        places: Sequence[Place],
+        make_place: Callable[[], Place],
+        count: int,
     ) -> None:
         super().__init__(clients, states, past, watch)
-        self.places = places
+        self.make_place = make_place
+        self.places = [make_place() for _ in range(count)]
 
     def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update | Failure]:
         """Yield the updates in the order of the tasks; as many are asked for at once as there are places."""
         waiting = iter(tasks)
         while cohort := list(itertools.islice(waiting, len(self.places))):
-            with self.watch.measure("training"):
+            with self.watch.measure("training"), torch.random.fork_rng(devices=[]):
                 answers = self._side_by_side(cohort)
             for task, answer in zip(cohort, answers, strict=True):
                 if isinstance(answer, Failure):
@@ -84,34 +94,41 @@ class CudaExchange(LocalExchange):
                     self.remember(task, answer[1])
                     yield answer[0]
 
-    def _side_by_side(self, tasks: Sequence[TrainTask]) -> list[tuple[Update, State] | Failure]:
+    def _side_by_side(self, tasks: list[TrainTask]) -> list[tuple[Update, State] | Failure]:
         """Return each client's update and what it keeps.
 
         All steps of one are launched, then all of the next: while the device works on the first, the host prepares the
         second. Only then is the first one's end waited for.
         """
         answers: dict[int, tuple[Update, State] | Failure] = {}
-        going: dict[int, tuple[Place, Going]] = {}
-        for number, (task, place) in enumerate(zip(tasks, self.places, strict=False)):
-            place.stream.wait_stream(torch.cuda.current_stream())
-            steps = self.clients[task.client].train_steps(task, self.kept_by(task.client), place.work, place.make_steps)
-            going[number] = place, steps
-        for most in (tasks[0].settings.steps, 1):
-            for number, (place, steps) in list(going.items()):
+        going: dict[int, Going] = {}
+        for end in (False, True):
+            for number, task in enumerate(tasks):
+                place = self.places[number]
                 try:
-                    with place.used():
-                        for _ in range(most):
-                            next(steps)
-                except StopIteration as end:
-                    answers[number] = end.value
+                    if not end:
+                        place.begin()
+                        going[number] = self._steps(task, place)
+                    if number in going:
+                        with place.used():
+                            for _ in range(1 if end else task.settings.steps):
+                                next(going[number])
+                except StopIteration as stop:
+                    answers[number] = stop.value
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as error:
-                    answers[number] = failure(tasks[number], error)
-                if number in answers:
-                    torch.cuda.current_stream().wait_stream(place.stream)
+                    answers[number] = failure(task, error)
+                    self.places[number] = self.make_place()  # nobody knows what is left of a recording that failed
+                if number in answers and number in going:
+                    place.end()
                     del going[number]
         return [answers[number] for number in range(len(tasks))]
+
+    def _steps(self, task: TrainTask, place: Place) -> Going:
+        """Return the client's steps, not yet taken."""
+        kept = self.kept_by(task.client)
+        return self.clients[task.client].train_steps(task, kept, place.work, place.make_steps)
 
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations in the order of the tasks, the images of all clients passing the network together.
@@ -126,7 +143,7 @@ class CudaExchange(LocalExchange):
             work = self.clients[tasks[0].client].work
             load_into(work.net, tasks[0].model.state)
             images = [self.clients[task.client].evaluation[task.part].images for task in tasks]
-            predicted = [part.cpu() for part in predict_parts(work.net, images, batch=PASS)]
+            predicted = [part.cpu() for part in predict_parts(work.net, images)]
         for task, probabilities in zip(tasks, predicted, strict=True):
             yield self.evaluated(task, {}, probabilities.numpy())
 
@@ -134,76 +151,32 @@ class CudaExchange(LocalExchange):
         return task.full or bool(self.past.at(task.client, task.model.round))
 
 
-def places(config: Config, classes: int) -> list[Place]:
-    """Return where clients train side by side; one alone where a client may see another's update of the same round."""
-    free, _ = torch.cuda.mem_get_info(torch.device(config.device))
-    most = max(1, min(AT_ONCE, free // PLACE)) if config.at_once == "auto" else config.at_once
-    count = min(config.federation.cohort, most) if config.peers.snapshot and config.gpu == "fast" else 1
-    told: set[str] = set()
+def places(config: Config, classes: int) -> tuple[Callable[[], Place], int]:
+    """Return what makes a place for a client to train in, and how many there are to be side by side.
+
+    One alone where a client may see another's update of the same round.
+    """
+    device, federation = torch.device(config.device), config.federation
+    fast, told = config.gpu == "fast", set[str]()
 
     def say(text: str) -> None:
         if text not in told:
             told.add(text)
             log.warning(text)
 
-    compile_ahead(config, classes)
-    streams = [torch.cuda.Stream(torch.device(config.device)) for _ in range(count)]  # type: ignore[no-untyped-call]
-    return [
-        Place(
-            Workspace(config, classes, finish(config)),
-            Recorder(say) if config.gpu == "fast" else EagerSteps,
-            stream,
-            torch.cuda.default_generators[stream.device.index].clone_state(),
-        )
-        for stream in streams
-    ]
+    compile_ahead(config)
+    make_views = fast_views(config)
+    free, _ = torch.cuda.mem_get_info(device)
+    images = federation.batch + (federation.unlabelled_batch or federation.batch)
+    each = PLACE * images * config.data.size**2 / (32 * 224**2)
+    most = max(1, min(AT_ONCE, int(free / each))) if config.at_once == "auto" else config.at_once
+    count = min(federation.cohort, most) if config.peers.snapshot and fast else 1
 
+    def make() -> Place:
+        steps: MakeSteps = Recorder(say, make_views=make_views) if fast else EagerSteps
+        return Place(Workspace(config, classes, finish(config)), steps, device)
 
-def finish(config: Config) -> Callable[[nn.Module], nn.Module]:
-    """Return what makes a network fast: kernels of our own where there are some for it, else bfloat16 layers."""
-    if config.gpu == "reference":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        return lambda net: net
-    torch.backends.cudnn.benchmark = True
-    if config.model.net != "efficientnet_b0" or config.objective.decomposed:
-        return in_bfloat16
-    try:
-        from fedperl.engines.cuda.fused_b0 import FusedB0
-    except ImportError:  # no Triton on this platform
-        return in_bfloat16
-    return FusedB0
-
-
-def compile_ahead(config: Config, classes: int) -> None:
-    """Compile our own kernels for the shapes of a run, many at a time: the first round then need not wait for each."""
-    net = Workspace(config, classes, finish(config)).net
-    prepare: Callable[..., None] | None = getattr(net, "prepare", None)
-    if prepare is None:
-        return
-    federation, objective = config.federation, config.objective
-    shapes: list[tuple[int, tuple[bool, ...]]] = [(federation.batch, (True,)), (PASS, (False,))]
-    if objective.kind == "fixmatch" and federation.unlabelled_batch in (None, federation.batch):
-        # labelled, weak and strong views in one pass; the weak ones with a gradient where a peer is to be resembled
-        graphs = {False, config.peer_learning and objective.consistency == "gradient" and objective.gamma > 0}
-        shapes = [(federation.batch, (True, graph, True)) for graph in graphs] + shapes[1:]
-    elif objective.kind != "supervised":
-        shapes += [(federation.unlabelled_batch or federation.batch, (graph,)) for graph in (True, False)]
-    for batch, graph in dict.fromkeys(shapes):
-        net.train(batch != PASS)
-        prepare((batch, 3, config.data.size, config.data.size), graph)
-
-
-def in_bfloat16(net: nn.Module) -> nn.Module:
-    """Let a network's layers compute in bfloat16 where they may; weights and logits stay in float32."""
-    forward = net.forward
-
-    def half(images: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a cache would outlive a recorded step
-            logits: Tensor = forward(images)
-        return logits.float()
-
-    net.forward = half
-    return net
+    return make, count
 
 
 def resident(config: Config, image_bytes: int) -> bool:
@@ -215,12 +188,21 @@ def resident(config: Config, image_bytes: int) -> bool:
 
 
 @contextmanager
-def memory_named() -> Iterator[None]:
-    """Turn running out of the device's memory into an error that names what to change."""
+def on_device(device: str) -> Iterator[None]:
+    """Work on a device: repeatable, in full precision where float32 is asked for, its full memory named in an error."""
+    backends = torch.backends
+    before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, backends.cudnn.benchmark
+    deterministic = backends.cudnn.deterministic
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = backends.cudnn.benchmark = False
+    backends.cudnn.deterministic = True
     try:
-        yield
+        with torch.cuda.device(torch.device(device).index or 0):
+            yield
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"the GPU's memory is full ({str(error).partition('. ')[0]}); wanted image_memory = 'host', at_once = 1, "
             "or a smaller federation.batch or data.size"
         ) from None
+    finally:
+        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, backends.cudnn.benchmark = before
+        backends.cudnn.deterministic = deterministic

@@ -112,7 +112,8 @@ class FusedB0(nn.Module):
     def _sources(self, parameters: dict[str, Tensor], order: Sequence[int]) -> Sources:
         """Return what a pass reads, the weights freshly cast."""
         if self._packed is None:
-            self._packed = PackedWeights(self.layout, parameters, self.dtype)
+            with torch.inference_mode(False):  # it is written again in training
+                self._packed = PackedWeights(self.layout, parameters, self.dtype)
         self._packed.refresh(parameters)
         norms = {name: module for name, module in self.named_modules() if isinstance(module, nn.BatchNorm2d)}
         return Sources(self.layout, parameters, norms, self._packed, tuple(order), self.training)

@@ -71,7 +71,7 @@ def expand_sums(x: Tensor, weight: Tensor, groups: int) -> Tensor:
         BC=tiles.CHANNELS,
         BK=block,
         KB=count,
-        STAGES=tiles.stages(x),
+        STAGES=tiles.stages(x) if count == 1 else 1,
     )
     return part
 
