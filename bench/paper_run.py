@@ -1,7 +1,7 @@
 """The paper's run, whole, in one command: 500 rounds, 3 of 10 clients, 26 steps of 16 + 16 images, EfficientNet-B0 at
 224 px, every global model validated on the clients' 4,050 images and the server's 1,000. Where its time goes.
 
-    python bench/paper_run.py [--rounds 500] [--device cuda] [--out FOLDER] [--json FILE] [--set key=value ...]
+    python bench/paper_run.py [--rounds 500] [--device cuda] [--memory 12] [--out FOLDER] [--json FILE] [--set ...]
 
 Images: the embedded ten hospitals at their full size, 33,555 images, drawn at 28 px and enlarged to 224: the time of a
 step does not depend on what is in an image. Without ImageNet's weights, which change nothing about the time.
@@ -35,9 +35,13 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the hospitals' images")
     parser.add_argument("--out", type=Path, help="keep the run folder here")
     parser.add_argument("--json", type=Path, help="write the numbers here, too")
+    parser.add_argument("--memory", type=float, help="GB that torch may hold of the GPU's memory; by default all")
     parser.add_argument("--set", nargs="*", default=[], help="further settings")
     arguments = parser.parse_args()
     started = time.perf_counter()
+    if arguments.memory:
+        whole = torch.cuda.get_device_properties(arguments.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(1e9 * arguments.memory / whole, arguments.device)
     settings = ["preset=paper", "model.weights=none", f"data.size={SIZE}", f"data.scale={arguments.scale}"]
     settings += [f"device={arguments.device}", f"federation.rounds={arguments.rounds}", "federation.steps=26"]
     config = load_config(None, [*settings, "federation.server_validation=true", *arguments.set])
