@@ -20,7 +20,9 @@ triton = pytest.importorskip("triton", reason="Triton, in which the kernels are 
 
 from triton.runtime import interpreter  # noqa: E402
 
+from fedperl.config import load_config  # noqa: E402
 from fedperl.engines.cuda import (  # noqa: E402
+    kernels,
     kernels_depthwise,
     kernels_expand,
     kernels_expand_input,
@@ -420,3 +422,36 @@ def test_a_network_that_predicted_first_can_train() -> None:
     predict(fused, images)
     fused.train()(images.float() / 255).sum().backward()
     assert all(p.grad is not None for p in fused.parameters())
+
+
+@pytest.mark.usefixtures("wide_tiles")
+def test_kernels_are_tried_beside_monais_network_and_left_out_where_they_differ(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "build_net", lambda *_, **__: small_net())
+    monkeypatch.setattr(kernels, "PASS", 3)
+    shapes = ((4, (True, False, True)), (3, (False,)))
+    assert kernels.b0_works(shapes, 32, DEVICE)
+    right = FusedB0.forward_groups
+    monkeypatch.setattr(FusedB0, "forward_groups", lambda *given: [2 * logits for logits in right(*given)])
+    kernels.b0_works.cache_clear()
+    assert not kernels.b0_works(shapes[1:], 32, DEVICE)
+    monkeypatch.setattr(FusedB0, "forward_groups", lambda *given: 1 // 0)
+    kernels.b0_works.cache_clear()
+    assert not kernels.b0_works(shapes[1:], 32, DEVICE)
+    assert "they are off by" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    kernels.b0_works.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["method=fedperl"], ((16, (True, False, True)), (16, (True, True, True)), (256, (False,)))),
+        (["method=ssfl"], ((16, (True, False, True)), (256, (False,)))),
+        (["method=lower"], ((16, (True,)), (256, (False,)))),
+        (["method=uda", "federation.unlabelled_batch=8"], ((16, (True,)), (8, (True,)), (256, (False,)))),
+    ],
+)
+def test_kernels_are_compiled_for_the_passes_of_a_run(settings: list[str], expected: kernels.Shapes) -> None:
+    assert kernels.shapes_of(load_config(None, settings)) == expected

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from fedperl.engines.cuda.captured import Recorder
-from fedperl.engines.cuda.kernels import compile_ahead, fast_views, finish
+from fedperl.engines.cuda.kernels import fast_views, finish
 from fedperl.engines.local import LocalExchange, PastStates, failure
 from fedperl.errors import ConfigError
 from fedperl.federation.client import Client, Workspace
@@ -164,7 +164,6 @@ def places(config: Config, classes: int) -> tuple[Callable[[], Place], int]:
             told.add(text)
             log.warning(text)
 
-    compile_ahead(config)
     make_views = fast_views(config)
     free, _ = torch.cuda.mem_get_info(device)
     images = federation.batch + (federation.unlabelled_batch or federation.batch)

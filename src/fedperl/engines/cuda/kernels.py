@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,13 @@ from fedperl.learn.nets import build_net
 from fedperl.learn.steps import EagerViews, MakeViews
 from fedperl.settings import Config, Views
 
+if TYPE_CHECKING:
+    from fedperl.engines.cuda.fused_b0 import FusedB0
+
 PASS = 256
 """Images that pass a network at a time where no gradient is wanted."""
+FEW = 16
+"""Of these, how many MONAI's network is shown, too."""
 AMPERE = (8, 0)
 """The first GPUs that compute in bfloat16."""
 NEAR = 0.3
@@ -25,12 +31,17 @@ FLIPPED = 0.02
 log = logging.getLogger(__name__)
 
 
+Shapes = tuple[tuple[int, tuple[bool, ...]], ...]
+"""Of the passes of a run: images in a batch, and for each batch that passes with others whether it has a gradient."""
+
+
 def finish(config: Config) -> Callable[[nn.Module], nn.Module]:
     """Return what makes a network fast: kernels of our own where there are some for it, else bfloat16 layers."""
     device = torch.device(config.device)
     if config.gpu == "reference" or torch.cuda.get_device_capability(device) < AMPERE:
         return lambda net: net
-    if config.model.net == "efficientnet_b0" and not config.objective.decomposed and b0_works(config.device):
+    own = config.model.net == "efficientnet_b0" and not config.objective.decomposed
+    if own and b0_works(shapes_of(config), config.data.size, config.device):
         from fedperl.engines.cuda.fused_b0 import FusedB0
 
         return FusedB0
@@ -50,34 +61,71 @@ def in_bfloat16(net: nn.Module) -> nn.Module:
     return net
 
 
+def shapes_of(config: Config) -> Shapes:
+    """Return the passes that a run makes, in training first."""
+    federation, objective = config.federation, config.objective
+    if objective.kind == "fixmatch" and federation.unlabelled_batch in (None, federation.batch):
+        # labelled, weak and strong views in one pass; the weak ones with a gradient where a peer is to be resembled
+        graphs = {False, config.peer_learning and objective.consistency == "gradient" and objective.gamma > 0}
+        training: list[tuple[int, tuple[bool, ...]]] = [
+            (federation.batch, (True, graph, True)) for graph in sorted(graphs)
+        ]
+    else:
+        sizes = [federation.batch] if objective.kind == "supervised" else [federation.batch, _unlabelled(config)]
+        training = [(batch, (True,)) for batch in dict.fromkeys(sizes)]
+    return (*training, (PASS, (False,)))
+
+
+def _unlabelled(config: Config) -> int:
+    return config.federation.unlabelled_batch or config.federation.batch
+
+
 @cache
-def b0_works(device: str) -> bool:
+def b0_works(shapes: Shapes, size: int, device: str) -> bool:
     """Return whether EfficientNet-B0's kernels compile on the device and give what MONAI's network gives.
 
-    A small batch forward, in training and at rest, and its gradient: on a GPU or with a compiler they were never tried
-    on, a run is slower rather than wrong.
+    They are compiled for the shapes of a run, many at a time, so that its first round need not wait; then each kind of
+    pass is made once. On a GPU or with a compiler they were never tried on, a run is slower rather than wrong.
     """
     try:
         from fedperl.engines.cuda.fused_b0 import FusedB0
 
-        images = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(1)).to(device)
-        images = images.contiguous(memory_format=torch.channels_last)
-        results = []
-        for kind in (FusedB0, lambda net: net):
-            net = kind(_undropped(build_net("efficientnet_b0", 8, seed=1, dropout=0.0)).to(device))
-            logits = net.train()(images)
-            logits.square().sum().backward()
-            last = dict(net.named_parameters())["_conv_head.weight"].grad
-            with torch.no_grad():
-                results.append([logits.detach(), last, net.eval()(images)])
-        off = [float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(*results, strict=True)]
+        theirs, same = (_undropped(build_net("efficientnet_b0", 8, seed=1, dropout=0.0)).to(device) for _ in range(2))
+        ours = FusedB0(same)
+        for batch, graph in shapes:
+            ours.train(batch != PASS)
+            ours.prepare((batch, 3, size, size), graph)
+        off = max(_difference(ours, theirs, batch, graph, size) for batch, graph in shapes)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         log.warning("EfficientNet-B0 runs without kernels of our own: %s: %s", type(error).__name__, _first(error))
         return False
-    if not max(off) < NEAR:
-        log.warning("EfficientNet-B0 runs without kernels of our own: they are off by %.2g on this GPU", max(off))
-        return False
-    return True
+    if not off < NEAR:
+        log.warning("EfficientNet-B0 runs without kernels of our own: they are off by %.2g on this GPU", off)
+    torch.cuda.empty_cache()
+    return off < NEAR
+
+
+def _difference(ours: "FusedB0", theirs: nn.Module, batch: int, graph: tuple[bool, ...], size: int) -> float:
+    """Return how far logits and gradients are off in one pass, relative to their norms."""
+    device, numbers = next(theirs.parameters()).device, torch.Generator().manual_seed(1)
+    groups = [torch.rand(batch, 3, size, size, generator=numbers).to(device) for _ in graph]
+    groups = [images.contiguous(memory_format=torch.channels_last) for images in groups]
+    for net in (ours, theirs):
+        net.train(batch != PASS).zero_grad()
+    if batch == PASS:
+        with torch.no_grad():
+            return _relative(ours(groups[0])[:FEW], theirs(groups[0][:FEW]))
+    found, wanted = ours.forward_groups(groups, graph), [theirs(images) for images in groups]
+    for logits in (found, wanted):
+        sum(one.square().sum() for one, of in zip(logits, graph, strict=True) if of).backward()
+    last = [dict(net.named_parameters())["_conv_head.weight"].grad for net in (ours, theirs)]
+    return max(_relative(torch.cat(found), torch.cat(wanted)), _relative(*last))  # type: ignore[arg-type]
+
+
+def _relative(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).detach().norm() / theirs.detach().norm())
 
 
 def _undropped(net: nn.Module) -> nn.Module:
@@ -85,27 +133,6 @@ def _undropped(net: nn.Module) -> nn.Module:
         if hasattr(module, "drop_connect_rate"):
             module.drop_connect_rate = 0.0  # type: ignore[assignment]
     return net
-
-
-def compile_ahead(config: Config) -> None:
-    """Compile our own kernels for the shapes of a run, many at a time: the first round then need not wait for each."""
-    net = finish(config)(build_net(config.model.net, 8, seed=0)).to(config.device)
-    prepare: Callable[..., None] | None = getattr(net, "prepare", None)
-    if prepare is None:
-        return
-    federation, objective = config.federation, config.objective
-    shapes: list[tuple[int, tuple[bool, ...]]] = [(federation.batch, (True,)), (PASS, (False,))]
-    if objective.kind == "fixmatch" and federation.unlabelled_batch in (None, federation.batch):
-        # labelled, weak and strong views in one pass; the weak ones with a gradient where a peer is to be resembled
-        graphs = {False, config.peer_learning and objective.consistency == "gradient" and objective.gamma > 0}
-        shapes = [(federation.batch, (True, graph, True)) for graph in sorted(graphs)] + shapes[1:]
-    elif objective.kind != "supervised":
-        shapes += [(federation.unlabelled_batch or federation.batch, (graph,)) for graph in (True, False)]
-    for batch, graph in dict.fromkeys(shapes):
-        net.train(batch != PASS)
-        prepare((batch, 3, config.data.size, config.data.size), graph)
-    del net
-    torch.cuda.empty_cache()
 
 
 def fast_views(config: Config) -> MakeViews:
