@@ -217,10 +217,10 @@ def test_without_triton_views_are_made_in_torch(monkeypatch: pytest.MonkeyPatch)
 
 def test_kernels_that_give_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     views_work.cache_clear()
-    assert views_work(Views(strong="standard"), str(DEVICE))
+    assert views_work(Views(strong="standard"), 24, str(DEVICE))
     views_work.cache_clear()
     monkeypatch.setattr(
         KernelViews, "__call__", lambda self, part: [views * 0.9 for views in EagerViews.__call__(self, part)]
     )
-    assert not views_work(Views(strong="standard"), str(DEVICE))
+    assert not views_work(Views(strong="standard"), 24, str(DEVICE))
     views_work.cache_clear()

@@ -117,9 +117,15 @@ def _difference(ours: "FusedB0", theirs: nn.Module, batch: int, graph: tuple[boo
     if batch == PASS:
         with torch.no_grad():
             return _relative(ours(groups[0])[:FEW], theirs(groups[0][:FEW]))
-    found, wanted = ours.forward_groups(groups, graph), [theirs(images) for images in groups]
-    for logits in (found, wanted):
-        sum(one.square().sum() for one, of in zip(logits, graph, strict=True) if of).backward()
+    found, wanted = ours.forward_groups(groups, graph), []
+    squares = torch.stack([logits.square().sum() for logits, of in zip(found, graph, strict=True) if of])
+    squares.sum().backward()  # type: ignore[no-untyped-call]
+    for images, of in zip(groups, graph, strict=True):  # one after the other: in float32 they take much memory
+        with torch.set_grad_enabled(of):
+            wanted.append(theirs(images))
+        if of:
+            wanted[-1].square().sum().backward()
+        wanted[-1] = wanted[-1].detach()
     last = [dict(net.named_parameters())["_conv_head.weight"].grad for net in (ours, theirs)]
     return max(_relative(torch.cat(found), torch.cat(wanted)), _relative(*last))  # type: ignore[arg-type]
 
@@ -137,19 +143,18 @@ def _undropped(net: nn.Module) -> nn.Module:
 
 def fast_views(config: Config) -> MakeViews:
     """Return what makes views fast: kernels of our own, else torch's operations."""
-    if config.gpu == "reference" or not views_work(config.views, config.device):
+    if config.gpu == "reference" or not views_work(config.views, config.data.size, config.device):
         return EagerViews
-    from fedperl.engines.cuda.views import KernelViews, prepare
+    from fedperl.engines.cuda.views import KernelViews
 
-    prepare(config.views, config.data.size, torch.device(config.device))
     return KernelViews
 
 
 @cache
-def views_work(views: Views, device: str) -> bool:
+def views_work(views: Views, size: int, device: str) -> bool:
     """Return whether the kernels that make views compile on the device and give what torch's operations give."""
     try:
-        from fedperl.engines.cuda.views import KernelViews
+        from fedperl.engines.cuda.views import KernelViews, prepare
 
         images = torch.arange(32 * 3 * 24 * 24, device=device).mul(7919).remainder(251).to(torch.uint8)
         rows, labels = torch.arange(32, device=device), torch.zeros(32, dtype=torch.int64, device=device)
@@ -159,6 +164,8 @@ def views_work(views: Views, device: str) -> bool:
         draws: list[WeakDraw | StrongDraw] = [draw_weak(32, number, views.weak), strong]
         ours, theirs = (make(data, rows, draws)(slice(0, 32)) for make in (KernelViews, EagerViews))
         off = [_share_off(one, other) for one, other in zip(ours, theirs, strict=True)]
+        if images.is_cuda:
+            prepare(views, size, images.device)
     except Exception as error:
         log.warning("views are made without kernels of our own: %s: %s", type(error).__name__, _first(error))
         return False
