@@ -424,6 +424,7 @@ def test_a_network_that_predicted_first_can_train() -> None:
     assert all(p.grad is not None for p in fused.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide_tiles")
 def test_kernels_are_tried_beside_monais_network_and_left_out_where_they_differ(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
