@@ -41,7 +41,7 @@ def main() -> None:
     started = time.perf_counter()
     if arguments.memory:
         whole = torch.cuda.get_device_properties(arguments.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(1e9 * arguments.memory / whole, arguments.device)
+        torch.cuda.set_per_process_memory_fraction(1e9 * arguments.memory / whole)
     settings = ["preset=paper", "model.weights=none", f"data.size={SIZE}", f"data.scale={arguments.scale}"]
     settings += [f"device={arguments.device}", f"federation.rounds={arguments.rounds}", "federation.steps=26"]
     config = load_config(None, [*settings, "federation.server_validation=true", *arguments.set])
