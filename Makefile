@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint format clean
+FLOWER := $(VENV)/.flower_installed
+
+.PHONY: install demo test test-flower test-slow lint format clean
 
 install: $(STAMP)
 
@@ -18,13 +20,21 @@ $(STAMP): pyproject.toml constraints.txt
 		|| echo "Triton cannot be installed here: the tests of the GPU's kernels will skip"
 	touch $@
 
+$(FLOWER): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower]'
+	touch $@
+
 demo: $(STAMP)
 	$(BIN)/fedperl demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: $(STAMP)
+# A real federation on this machine, and Flower's simulation: five minutes.
+test-flower: $(FLOWER)
+	$(BIN)/python -m pytest tests/flower -m 'not slow'
+
+test-slow: $(FLOWER)
 	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)

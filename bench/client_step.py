@@ -13,7 +13,7 @@ from fedperl.federation.client import Workspace, client_of_store
 from fedperl.learn.local_round import LocalSettings, batches, local_round
 from fedperl.learn.objectives import Context, build_objective
 from fedperl.learn.state import state_of
-from fedperl.training import open_store
+from fedperl.opening import open_store
 
 STEPS, REPEATS = 16, 5
 

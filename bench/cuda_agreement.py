@@ -39,9 +39,9 @@ from fedperl.learn.objectives import Batch
 from fedperl.learn.passes import logits_of
 from fedperl.learn.state import moved, state_of
 from fedperl.learn.steps import EagerSteps, EagerViews, MakeSteps
+from fedperl.opening import open_store
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
-from fedperl.training import open_store
 
 TOLERANCE = 1e-4
 METHODS = (

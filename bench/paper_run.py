@@ -21,8 +21,9 @@ from fedperl.cli.common import bar
 from fedperl.config import load_config
 from fedperl.data.store import Store
 from fedperl.federation.rounds import Progress
+from fedperl.opening import open_store
 from fedperl.settings import Config
-from fedperl.training import open_store, train
+from fedperl.training import train
 
 DRAWN, SIZE = 28, 224
 PARTS = ("training", "validation", "server", "checkpoint")

@@ -126,13 +126,20 @@ def test_settings_that_contradict_a_method_are_refused(settings: list[str], mess
 
 def test_what_changes_no_number_changes_no_hash() -> None:
     expected = config_hash(load_config(None, []))
-    for setting in ("name=other", "at_once=2", "image_memory=host", "gpu=fast", "federation.server_validation=false"):
+    for setting in (
+        "name=other",
+        "at_once=2",
+        "image_memory=host",
+        "engine=flower-simulation",
+        "gpu=fast",
+        "federation.server_validation=false",
+    ):
         assert config_hash(load_config(None, [setting])) == expected
     for setting in ("gpu=reference", "federation.server_validation=true", "seed=2"):
         assert config_hash(load_config(None, [setting])) != expected
     text = load_config(None, []).model_dump_json(
         exclude={
-            **dict.fromkeys(("name", "written_by", "at_once", "image_memory", "gpu"), True),
+            **dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine", "gpu"), True),
             "federation": {"server_validation"},
         }
     )

@@ -18,11 +18,12 @@ from fedperl.evaluate import paired_interval, spread
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import lock, write_durably
 from fedperl.machine import cores
+from fedperl.opening import check_device, check_resumable, open_store
 from fedperl.parallel import Job, run_jobs
 from fedperl.report.tables import comparison_markdown
 from fedperl.settings import research_note
 from fedperl.suite import Plan, Point, Suite, SuiteRun
-from fedperl.training import check_device, check_finished, check_resumable, open_store
+from fedperl.training import check_finished
 
 Comparison = dict[str, Any]
 Floats = npt.NDArray[np.float64]

@@ -84,7 +84,7 @@ def dump(config: Config) -> str:
 
 def config_hash(config: Config) -> str:
     """Return a digest of all that decides the result: not the name, the version that wrote the file, or memory."""
-    left_out: dict[str, Any] = dict.fromkeys(("name", "written_by", "at_once", "image_memory"), True)
+    left_out: dict[str, Any] = dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine"), True)
     if config.gpu == "fast":  # settings that came later: runs of earlier versions keep their hash
         left_out["gpu"] = True
     if not config.federation.server_validation:
@@ -184,6 +184,9 @@ def explain(error: ValidationError) -> str:
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal", "constrained")))
         message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            problems.append(f"{where} is missing")
+            continue
         shown = where and not isinstance(problem["input"], Mapping)
         problems.append(f"{where} = {problem['input']!r}: {message}" if shown else message)
     return "; ".join(problems)

@@ -13,10 +13,10 @@ from fedperl.errors import RunError
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import TEMPORARY, lock
 from fedperl.machine import cores
+from fedperl.opening import open_store
 from fedperl.parallel import Job, run_jobs
 from fedperl.report.page import write_report
 from fedperl.settings import Config
-from fedperl.training import open_store
 
 METHODS = {
     "Lower FedAvg": "lower",

@@ -1,5 +1,6 @@
 """The final numbers of a run: the reported models on every client's test images, and what it took to get them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -8,8 +9,9 @@ import numpy as np
 from fedperl.config import config_hash
 from fedperl.engines.local import PastStates
 from fedperl.evaluate import Description, spread
-from fedperl.federation.client import BATCH_NORM, Client, Workspace
+from fedperl.federation.client import BATCH_NORM, Workspace
 from fedperl.federation.ledger import peer_frequency
+from fedperl.federation.members import Member
 from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Rounds
@@ -23,19 +25,19 @@ PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
 def final_results(
-    rounds: Rounds, clients: dict[int, Client], own: OwnImages, work: Workspace, about: dict[str, str]
+    rounds: Rounds, members: Mapping[int, Member], own: OwnImages, work: Workspace, about: dict[str, str]
 ) -> Results:
     """Test the reported models on every client and on the server's test images, and put all final numbers together."""
     server, folder = rounds.server, rounds.folder
     best, last = rounds.selection.best, server.model.round
-    holders = [number for number, client in clients.items() if len(client.evaluation["test"].labels)]
+    holders = [number for number, member in members.items() if member.test and number not in server.withdrawn]
     testers: list[int | None] = [*holders] if "test" not in own.parts else [*holders, None]
     wanted: dict[str, dict[int | None, int]] = {"last": dict.fromkeys(testers, last)}
     for name, key in (("global_best", "global"), ("server_best", "server")):
         if key in best:
             wanted[name] = dict.fromkeys(testers, best[key][1])
     if holders and server.evaluators:
-        wanted["per_client_best"] = {number: best[str(number)][1] for number in holders}
+        wanted["per_client_best"] = {number: best[str(number)][1] for number in holders if str(number) in best}
     tested: dict[tuple[int, int | None], dict[str, float]] = {}
     curves: dict[str, dict[str, Any]] = {"sums": {}, "groups": {}}
     for round in sorted({made for choice in wanted.values() for made in choice.values()}):
@@ -43,17 +45,25 @@ def final_results(
         for name, choice in wanted.items():
             if name != "per_client_best" and set(choice.values()) == {round}:
                 folder.write_model(name, work.deliverable(model.state), about | {"round": str(round)})
+        asked = [tester for tester in testers if any(choice.get(tester) == round for choice in wanted.values())]
+        for (tester, part), found in _evaluated(rounds, own, model, asked).items():
+            _keep_counts(curves, f"{_name(tester)}@{round}", part, found)
+            if part == "test":
+                tested[(round, tester)] = found.numbers
         for tester in testers:
-            if any(choice.get(tester) == round for choice in wanted.values()):
-                for part in PARTS:
-                    found = _evaluated(rounds, own, model, tester, part)
-                    if found is not None:
-                        _keep_counts(curves, f"{_name(tester)}@{round}", part, found)
-                        if part == "test":
-                            tested[(round, tester)] = found.numbers
             if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
                 state = model.state | part_of(PastStates(folder.past_states).at(tester, round), BATCH_NORM)
                 folder.write_model(f"client_{tester}_best", work.deliverable(state), about | {"round": str(round)})
+    gone = {_name(client) for client in rounds.exchange.left}
+    for name in gone:
+        (folder.path / "models" / f"client_{name}_best.safetensors").unlink(missing_ok=True)
+    curves = {
+        kind: {k: v for k, v in found.items() if k.partition("@")[0] not in gone} for kind, found in curves.items()
+    }
+    wanted = {
+        name: {c: r for c, r in choice.items() if (r, c) in tested and _name(c) not in gone}
+        for name, choice in wanted.items()
+    }
     chosen = {name: {_name(c): f"{_name(c)}@{r}" for c, r in choice.items()} for name, choice in wanted.items()}
     folder.write_curves({"chosen": chosen} | curves)
     frequency = peer_frequency(folder.ledger.entries())
@@ -82,15 +92,22 @@ def final_results(
 
 
 def _evaluated(
-    rounds: Rounds, own: OwnImages, model: GlobalModel, tester: int | None, part: Literal["validation", "test"]
-) -> Evaluation | Description | None:
-    """Return a reported model's numbers and counts on one part of a client's images, or of the server's, if any."""
-    if tester is None:
-        return own.evaluate_fully(model.state, part) if part in own.parts else None
-    if part == "validation" and tester not in rounds.server.evaluators:
-        return None
-    task = EvaluateTask(rounds.server.run, model.round, tester, model, part, full=True)
-    return next(iter(rounds.exchange.evaluate([task])))
+    rounds: Rounds, own: OwnImages, model: GlobalModel, testers: list[int | None]
+) -> dict[tuple[int | None, str], Evaluation | Description]:
+    """Return a reported model's numbers and counts on the parts of clients' images, and of the server's, by both."""
+    server = rounds.server
+    tasks = [
+        EvaluateTask(server.run, model.round, tester, model, part, full=True)
+        for tester in testers
+        for part in PARTS
+        if tester is not None and (part == "test" or tester in server.evaluators)
+    ]
+    found: dict[tuple[int | None, str], Evaluation | Description] = {
+        (evaluation.client, evaluation.part): evaluation for evaluation in rounds.exchange.evaluate(tasks)
+    }
+    if None in testers:
+        found |= {(None, part): own.evaluate_fully(model.state, part) for part in PARTS if part in own.parts}
+    return {(tester, part): found[tester, part] for tester in testers for part in PARTS if (tester, part) in found}
 
 
 def _keep_counts(curves: dict[str, dict[str, Any]], key: str, part: str, found: Evaluation | Description) -> None:

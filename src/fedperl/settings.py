@@ -401,6 +401,8 @@ class Config(Section):
     """On a GPU: how many clients of a cohort train side by side; auto: up to 4."""
     image_memory: Literal["auto", "device", "host"] = "auto"
     """On a GPU: where images lie; auto: in its own memory if they fill less than half of it."""
+    engine: Literal["local", "flower-simulation"] = "local"
+    """What carries the messages: this process, or Flower's simulation (docs/deployment.md); changes no number."""
     gpu: Literal["fast", "reference"] = "fast"
     """On a GPU: bfloat16, recorded steps and kernels of our own, or float32 operation by operation."""
     privacy: Literal["recommended", "research"] = "recommended"

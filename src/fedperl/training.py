@@ -1,45 +1,36 @@
 """One run from its configuration to its results: what `fedperl train` and `fedperl.train` do."""
 
-import json
 import math
-import re
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from fedperl import __version__
-from fedperl.config import config_hash, flat
-from fedperl.data.batches import auto_steps
 from fedperl.data.identity import from_text, hashed, identities
 from fedperl.data.manifest import UNLABELLED
-from fedperl.data.partition import SERVER_PARTS, ClientPart, Partition
-from fedperl.data.partitions import deal
+from fedperl.data.partition import SERVER_PARTS
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.engines.local import LocalExchange, PastStates
 from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.federating import Ground, federate, load_weights, steps_of
 from fedperl.federation.client import Client, Workspace, client_of_store
+from fedperl.federation.members import member_of
 from fedperl.federation.own_images import OwnImages
-from fedperl.federation.rounds import Rounds, Watcher
+from fedperl.federation.rounds import Watcher
 from fedperl.federation.run_folder import RunFolder
-from fedperl.federation.server import Server
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.files import digest, write_durably
+from fedperl.files import write_durably
 from fedperl.learn.objectives import find_objective
-from fedperl.learn.state import load_into, state_of
-from fedperl.learn.weights import load_backbone, read_metadata, resolve_weights
-from fedperl.machine import cores
+from fedperl.learn.weights import read_metadata, resolve_weights
+from fedperl.opening import check_resumable, finish_of, on, open_store, settled
 from fedperl.plugins import digest_of
 from fedperl.report.model_card import holdings, write_model_card
-from fedperl.results import Results, curves_of_clients_alone, final_results, of_clients_alone
-from fedperl.settings import OBJECTIVES, Config, Partitioning
+from fedperl.results import Results, curves_of_clients_alone, of_clients_alone
+from fedperl.settings import OBJECTIVES, Config
 
 
 def train(
@@ -61,7 +52,13 @@ def train(
         FedPerlError: a setting, the data or the folder cannot be used; the message says which and why.
     """
     folder = RunFolder(Path("runs") / config.name if out is None else Path(out))
-    config = _settle(config)
+    if config.engine == "flower-simulation":
+        from fedperl.engines.flower.simulation import simulate
+
+        if store is not None:
+            raise ConfigError("engine = 'flower-simulation' with images in memory; wanted data.source")
+        return simulate(config, folder.path, resume=resume, watchers=watchers)
+    config = settled(config)
     if (folder.path / "config.toml").exists():
         check_resumable(folder, config, resume)
     folder.open()
@@ -74,47 +71,12 @@ def train(
         torch.set_num_threads(int(config.threads))
         try:
             work = _train_alone if config.federation.alone else _train
-            with _on(config.device):
+            with on(config.device):
                 return work(config, folder, store or open_store(config), watchers)
         finally:
             torch.set_num_threads(threads)
     finally:
         folder.close()
-
-
-def open_store(config: Config) -> Store:
-    """Return the images that a configuration names, drawn for it or from a store's folder, dealt as it says."""
-    data = config.data
-    if data.source == "dermsim":
-        from fedperl.data.dermsim.hospitals import ten_hospitals
-
-        store = ten_hospitals(size=data.size, scale=data.scale, seed=data.seed)
-    else:
-        store = Store.open(Path(data.source))
-        if store.size != data.size:
-            raise DataError(f"{data.source}: holds images of {store.size} px; data.size = {data.size}")
-    return dealt(store, config)
-
-
-def dealt(store: Store, config: Config) -> Store:
-    """Return a store dealt to clients as a configuration says."""
-    data, dealing = config.data, config.partition
-    if dealing.file:
-        return store.dealt(Partition.read(Path(dealing.file), store.manifest))
-    if store.partition.clients and (dealing.kind == "auto" or (dealing.kind, data.source) == ("paper", "dermsim")):
-        ignored = [key for key in dealing.model_fields_set if key != "kind" and getattr(dealing, key) != _plain(key)]
-        if ignored:
-            raise ConfigError(
-                f"partition.{ignored[0]} = {getattr(dealing, ignored[0])!r} has no effect on images that come already "
-                "dealt; wanted a partition.kind that deals them anew"
-            )
-        return store
-    at_server = config.scenario.labels == "server"
-    return store.dealt(deal(store.manifest, dealing, seed=data.seed, labels_at_server=at_server))
-
-
-def _plain(key: str) -> Any:
-    return Partitioning.model_fields[key].default
 
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
@@ -123,84 +85,26 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)
     store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
     _check(config, store)
-    work = Workspace(config, len(store.classes), _finish(config))
+    work = Workspace(config, len(store.classes), finish_of(config))
     origin = store.digest() + _load_weights(config, work, store)
     if config.objective.kind not in OBJECTIVES:
         origin += digest_of(config.objective.kind)
-    resident = _resident(config, store)
-    clients = {
-        number: client_of_store(number, store, config, work, resident=resident) for number in _members(config, store)
-    }
+    resident, numbers = _resident(config, store), _members(config, store)
+    clients = {number: client_of_store(number, store, config, work, resident=resident) for number in numbers}
     own = OwnImages(config, store, work, resident=resident)
-    numbers = range(len(store.partition.clients))
-    scores = _scores(config)
-    if scores and "validation" not in own.parts:
-        raise ConfigError(f"{scores}: the partition gives the server no images to validate on")
-    relations = config.objective.kind not in OBJECTIVES or config.objective.kind in ("fedirm", "fixmatch_irm")
-    server = Server(
-        config,
-        [_size(clients.get(number), config) for number in numbers],
-        _steps(config, [store.partition.clients[number] for number in clients]),
-        state_of(work.net),
-        folder.bank,
-        folder.ledger,
-        own.score if scores else None,
-        own.teach if config.scenario.labels == "server" else None,
-        [number for number, client in clients.items() if len(client.evaluation["validation"].labels)],
-        embed=own.embed if config.peers.selector == "predictions" else None,
-        labelled=[number in clients and len(clients[number].training.labelled) > 0 for number in numbers],
-        unlabelled=[number in clients and len(clients[number].training.unlabelled) > 0 for number in numbers],
-        classes=len(store.classes) if relations else None,
+    ground = Ground(
+        {number: member_of(store.partition.clients[number], config) for number in numbers},
+        len(store.partition.clients),
+        tuple(store.classes),
+        store.size,
+        origin,
+        dealt_as,
+        partition,
+        holdings(store, config),
     )
-    measures = config.scenario.labels == "server" or not server.evaluators or config.federation.server_validation
-    rounds = Rounds(
-        server,
-        _exchange(config, len(store.classes), clients, folder, watch),
-        folder,
-        watch,
-        digest(origin.encode()),
-        own.measure if measures else lambda _: {},
-    )
-    about = {
-        "net": config.model.net,
-        "input": config.model.input_scale,
-        "classes": json.dumps(store.classes),
-        "size": str(store.size),
-        "by": f"fedperl {__version__}",
-    }
-    held = holdings(store, config)
+    exchange = _exchange(config, len(store.classes), clients, folder, watch)
     del store  # the clients have their own copies
-    if not (folder.path / "config.toml").exists():
-        folder.write_start(config, dealt_as)
-    rounds.restore()  # refuses another start's configuration, images or weights
-    folder.write_start(config, dealt_as)
-    rounds.run(watchers)
-    results = final_results(rounds, clients, own, work, about)
-    results |= {"partition": partition, "classes": json.loads(about["classes"])}
-    if config.objective.kind not in OBJECTIVES:
-        results["objective_file"] = digest_of(config.objective.kind)
-    write_model_card(folder, config, results, held)
-    results["seconds_this_start"] = round(time.perf_counter() - started, 1)
-    folder.write_results(results)
-    return results
-
-
-def _on(device: str) -> AbstractContextManager[None]:
-    """Return what surrounds work on a device."""
-    if device == "cpu":
-        return nullcontext()
-    from fedperl.engines.cuda.exchange import on_device
-
-    return on_device(device)
-
-
-def _finish(config: Config) -> Callable[[nn.Module], nn.Module]:
-    """Return what the engine does to a network."""
-    if config.device == "cpu":
-        return lambda net: net
-    from fedperl.engines.cuda.kernels import finish
-
-    return finish(config)
+    return federate(config, folder, ground, own, work, exchange, watch, watchers, started)
 
 
 def _resident(config: Config, store: Store) -> bool:
@@ -231,7 +135,7 @@ def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iter
     """
     _check(config, store)
     members, federation, watchers = _members(config, store), config.federation, list(watchers)
-    steps = _steps(config, [store.partition.clients[number] for number in members])
+    steps = steps_of(config, [store.partition.clients[number].unlabelled_at_once() for number in members])
     rounds = math.ceil(federation.rounds * min(federation.cohort, len(members)) / len(members))
     folder.write_start(config, store.partition.to_csv(store.manifest))
     found: dict[int, Results] = {}
@@ -269,36 +173,6 @@ def _shifted(watcher: Watcher, done: int, rounds: int) -> Watcher:
     return lambda progress: watcher(replace(progress, round=done + progress.round, rounds=rounds))
 
 
-def _scores(config: Config) -> str:
-    """Return the setting that asks the server to score models on images of its own; nothing where none does."""
-    if config.profile.server_score:
-        return "profile.server_score = true"
-    policy = config.peers.policy
-    if config.peer_learning and policy in ("validation", "gated_validation") and config.gate.metric == "server_acc":
-        return f"peers.policy = {policy!r} with gate.metric = 'server_acc'"
-    return ""
-
-
-def _settle(config: Config) -> Config:
-    """Return the configuration with what depends on the machine filled in."""
-    check_device(config.device)
-    if config.threads == "auto":
-        config = config.model_copy(update={"threads": cores()})
-    return config
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there.
-
-    Raises:
-        ConfigError: the name is no device, or the machine has fewer.
-    """
-    if device != "cpu" and not re.fullmatch(r"cuda(:\d+)?", device):
-        raise ConfigError(f"device = {device!r}; wanted 'cpu', 'cuda' or 'cuda:N'")
-    if device != "cpu" and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device = {device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices")
-
-
 def check_finished(folder: RunFolder, config: Config) -> None:
     """Refuse a finished run whose objective came from a file that is another now: its numbers are not this one's."""
     if config.objective.kind in OBJECTIVES:
@@ -307,22 +181,6 @@ def check_finished(folder: RunFolder, config: Config) -> None:
         raise RunError(
             f"{folder.path}: was trained with another content of {config.objective.kind.rpartition(':')[0]}; "
             "wanted the same file, or another folder"
-        )
-
-
-def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
-    """Refuse a folder whose run is not to be gone on with, or was started with other settings."""
-    if not resume:
-        raise RunError(f"{folder.path}: holds a run already; go on with --resume or choose another folder")
-    before = folder.read_config()
-    if config_hash(before) != config_hash(config):
-        old, new = flat(before.model_dump()), flat(config.model_dump())
-        other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
-        differing = sorted(key for key in other if key not in ("name", "written_by", "at_once", "image_memory"))
-        raise RunError(
-            f"{folder.path}: its run was started with other settings: "
-            + ", ".join(f"{key} = {old.get(key)!r}, now {new.get(key)!r}" for key in differing[:5])
-            + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         )
 
 
@@ -371,32 +229,15 @@ def _check(config: Config, store: Store) -> None:
             )
 
 
-def _size(client: Client | None, config: Config) -> int:
-    """Return how many images a client can train on."""
-    if client is None:
-        return 0
-    unlabelled = 0 if config.objective.kind == "supervised" else len(client.training.unlabelled)
-    return len(client.training.labelled) + unlabelled
-
-
-def _steps(config: Config, clients: list[ClientPart]) -> int:
-    if config.federation.steps != "auto_min":
-        return config.federation.steps
-    return auto_steps((client.unlabelled_at_once() for client in clients), config.federation.batch)
-
-
 def _load_weights(config: Config, work: Workspace, store: Store) -> str:
     """Put the starting weights into the network and return their hash; nothing where they are drawn.
 
     Raises:
         DataError: the file cannot be used, or was trained on images, lesions or patients of this run.
     """
-    path = resolve_weights(config.model.weights)
+    found, path = load_weights(config, work), resolve_weights(config.model.weights)
     if path is None:
         return ""
-    net = work.plain()
-    found = load_backbone(net, path, config.model.net)
-    load_into(work.net, state_of(work.decomposed(net)))
     held = np.concatenate([rows for _, rows in store.partition.places()])
     ours = hashed({text for row in identities(store.manifest, held) for text in row})
     try:

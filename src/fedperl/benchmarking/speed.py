@@ -17,8 +17,9 @@ from fedperl.errors import ConfigError, RunError
 from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.nets import build_net
 from fedperl.machine import cores
+from fedperl.opening import check_device, open_store
 from fedperl.settings import Config
-from fedperl.training import check_device, open_store, train
+from fedperl.training import train
 
 Tick = Callable[[int, int], None]
 """Told what is done, of how much."""

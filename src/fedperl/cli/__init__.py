@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedperl import __version__
-from fedperl.cli import bench, data, models, paper, reports, runs, suites
+from fedperl.cli import bench, data, federations, models, paper, reports, runs, suites
 from fedperl.errors import FedPerlError
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Images: archives into a store, what is there and who holds it.")
 weights_app = typer.Typer(no_args_is_help=True, help="Backbone weights that training starts from.")
+server_app = typer.Typer(no_args_is_help=True, help="A federation across real sites: its server.")
+site_app = typer.Typer(no_args_is_help=True, help="A federation across real sites: one hospital.")
 
 app.command("demo")(runs.demo)
 app.command("train")(runs.train)
@@ -34,8 +36,15 @@ data_app.command("prepare")(data.prepare)
 data_app.command("audit")(data.audit)
 data_app.command("partition")(data.partition)
 data_app.command("show")(data.show)
+data_app.command("deal")(data.deal)
 app.add_typer(weights_app, name="weights")
 weights_app.command("import")(models.import_weights)
+app.add_typer(server_app, name="server")
+for name in ("start", "register", "run", "status", "stop", "remove"):
+    server_app.command(name)(getattr(federations, name))
+app.add_typer(site_app, name="site")
+for name in ("init", "check", "join", "leave"):
+    site_app.command(name)(getattr(federations, name))
 
 
 @weights_app.callback()

@@ -115,6 +115,23 @@ def partition(
     print(f"{len(store.partition.clients)} clients in {out}, hash {store.partition.hash(store.manifest)[:16]}")
 
 
+def deal(
+    out: Annotated[Path, typer.Option(help="Folder for the stores: client_0, client_1, ... and server.")],
+    what: What = None,
+    settings: Settings = None,
+) -> None:
+    """Write each client's images as a store of its own: to try a federation on one machine."""
+    store = _open(what, settings)
+    if out.exists() and any(out.iterdir()):
+        raise typer.BadParameter(f"{out} is not empty", param_hint="--out")
+    for number, client in enumerate(store.partition.clients):
+        store.of_client(number).save(out / f"client_{number}")
+        print(f"{out / f'client_{number}'}: {len(client)} images of {client.source}")
+    if len(store.partition.server):
+        store.of_server().save(out / "server")
+        print(f"{out / 'server'}: {len(store.partition.server)} images")
+
+
 def show(
     what: What = None,
     settings: Settings = None,
@@ -147,7 +164,7 @@ def _open(what: Path | None, settings: list[str] | None, *, decode: bool = True)
     from fedperl.data.partitions.paper import has_paper_sets
     from fedperl.data.store import Store
     from fedperl.demo import demo_config
-    from fedperl.training import dealt, open_store
+    from fedperl.opening import dealt, open_store
 
     if what is not None and what.is_dir():
         store = Store.open(what, decode=decode)

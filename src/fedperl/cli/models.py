@@ -57,9 +57,9 @@ def pretrain(
     """Train a backbone on all labelled images of a store; the same command goes on after a stop."""
     from fedperl.data.store import Store
     from fedperl.learn.nets import NETS
+    from fedperl.opening import check_device
     from fedperl.pretraining import Pretraining
     from fedperl.pretraining import pretrain as pretrain_backbone
-    from fedperl.training import check_device
 
     if net not in NETS:
         raise typer.BadParameter(f"{net!r}; wanted one of {', '.join(NETS)}", param_hint="--net")
@@ -100,8 +100,8 @@ def evaluate(
     """Test a trained model on a client it never saw: all classes where it has them, malignant against benign."""
     from fedperl.evaluating import evaluate as evaluate_run
     from fedperl.evaluating import open_unseen
+    from fedperl.opening import check_device
     from fedperl.report.tables import evaluation_tables
-    from fedperl.training import check_device
 
     check_device(device)
     with bar("images", hidden=quiet or as_json) as progress:
@@ -148,7 +148,7 @@ def predict(
     Not a medical device: for research only.
     """
     from fedperl import predicting
-    from fedperl.training import check_device
+    from fedperl.opening import check_device
 
     check_device(device)
     predictor = predicting.open_predictor(model, name, device=device)

@@ -24,7 +24,7 @@ def seen_by(scenario: Scenario, partition: Partition, manifest: Manifest, *, see
     if scenario.labels == "clients":
         return partition
     if scenario.labels == "server":
-        clients = tuple(_without_labels(client) for client in partition.clients)
+        clients = tuple(client_seen_by(scenario, n, client, manifest) for n, client in enumerate(partition.clients))
         return replace(partition, clients=clients, server=_trains(partition.server, scenario, manifest, seed))
     strangers = [number for number in scenario.labelled_clients if not 0 <= number < len(partition.clients)]
     if strangers or not scenario.labelled_clients:
@@ -32,11 +32,17 @@ def seen_by(scenario: Scenario, partition: Partition, manifest: Manifest, *, see
             f"scenario.labelled_clients = {list(scenario.labelled_clients)}; "
             f"there are clients 0 to {len(partition.clients) - 1}"
         )
-    clients = tuple(
-        _with_all_labels(client, manifest) if number in scenario.labelled_clients else _without_labels(client)
-        for number, client in enumerate(partition.clients)
-    )
+    clients = tuple(client_seen_by(scenario, n, client, manifest) for n, client in enumerate(partition.clients))
     return replace(partition, clients=clients)
+
+
+def client_seen_by(scenario: Scenario, number: int, client: ClientPart, manifest: Manifest) -> ClientPart:
+    """Return one client's part with labels where the scenario has them."""
+    if scenario.labels == "clients":
+        return client
+    if scenario.labels == "few_clients" and number in scenario.labelled_clients:
+        return _with_all_labels(client, manifest)
+    return _without_labels(client)
 
 
 def _without_labels(client: ClientPart) -> ClientPart:

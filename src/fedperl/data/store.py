@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fedperl.data.manifest import Indices, Manifest
 from fedperl.data.packed import shape_of, unpack
-from fedperl.data.partition import Partition
+from fedperl.data.partition import PARTS, SERVER_PARTS, Partition, ServerPart
 from fedperl.errors import DataError
 from fedperl.files import write_durably
 
@@ -63,6 +63,34 @@ class Store:
     def dealt(self, partition: Partition) -> "Store":
         """Return the same images with another partition."""
         return replace(self, partition=partition)
+
+    def of_client(self, number: int) -> "Store":
+        """Return one client's images alone, as that hospital would have them."""
+        part = self.partition.clients[number]
+        rows = np.sort(part.rows())
+        own = replace(part, **{name: np.searchsorted(rows, getattr(part, name)) for name in PARTS})
+        return self._only(rows, Partition((own,), made=self.partition.made, straddles=self.partition.straddles))
+
+    def of_server(self) -> "Store":
+        """Return the server's images alone."""
+        part = self.partition.server
+        rows = np.sort(part.rows())
+        own = ServerPart(**{name: np.searchsorted(rows, getattr(part, name)) for name in SERVER_PARTS})
+        return self._only(rows, Partition(server=own, made=self.partition.made, straddles=self.partition.straddles))
+
+    def _only(self, rows: Indices, partition: Partition) -> "Store":
+        listed = self.manifest
+        used, pixels = np.unique(listed.pixels[rows], return_inverse=True)
+        manifest = Manifest(
+            listed.classes,
+            listed.image[rows],
+            listed.label[rows],
+            listed.group[rows],
+            listed.source[rows],
+            pixels,
+            {name: column[rows] for name, column in listed.about.items()},
+        )
+        return Store(np.ascontiguousarray(self.images[used]), manifest, partition, self.made)
 
     def digest(self) -> str:
         """Return a hash of names, labels, partition and of up to 64 images: another store is noticed, at any size."""

@@ -19,6 +19,7 @@ class LocalExchange:
 
     def __init__(self, clients: Mapping[int, Client], states: StateFiles, past: "PastStates", watch: Stopwatch) -> None:
         self.clients, self.states, self.past, self.watch = clients, states, past, watch
+        self.left: set[int] = set()
 
     def train(self, tasks: Iterable[TrainTask]) -> Iterator[Update | Failure]:
         """Yield the updates in the order of the tasks, each before the next task is asked for.

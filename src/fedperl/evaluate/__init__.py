@@ -29,6 +29,7 @@ from fedperl.evaluate.describe import (
     describe_fully,
     describe_scaled,
 )
+from fedperl.evaluate.few import without_few
 from fedperl.evaluate.group_counts import ATTRIBUTES, GroupCounts, group_counts, group_names
 from fedperl.evaluate.improvement import ac_paper, additional_cost, relative_improvement
 from fedperl.evaluate.operating_points import (
@@ -149,4 +150,5 @@ __all__ = [
     "subgroups",
     "temperature_scaling",
     "threshold_at_risk",
+    "without_few",
 ]

@@ -70,6 +70,13 @@ class GlobalModel:
 
 
 @dataclass(frozen=True)
+class ReceivedPeer:
+    """An anonymized peer as a client received it from another machine. It is not sent on."""
+
+    state: State
+
+
+@dataclass(frozen=True)
 class TrainTask:
     """Server to client: train from this model, with this help."""
 
@@ -77,7 +84,7 @@ class TrainTask:
     round: int
     client: int
     model: GlobalModel
-    peer: AnonymizedPeer | RawPeers | None
+    peer: AnonymizedPeer | RawPeers | ReceivedPeer | None
     settings: LocalSettings
     seed: int
     relation: Tensor | None = None

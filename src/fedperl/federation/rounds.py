@@ -8,7 +8,7 @@ from fedperl.errors import RunError
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.selection import Selection
-from fedperl.federation.server import RoundSummary, Server
+from fedperl.federation.server import NOTHING_CAME, RoundSummary, Server
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.learn.state import size_in_bytes
 
@@ -23,6 +23,9 @@ class Exchange(Protocol):
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations of the tasks."""
         ...
+
+    left: set[int]
+    """Clients that have withdrawn: their models are to be forgotten."""
 
     def keep(self, rounds: set[int]) -> None:
         """Let clients forget what belongs to models of other rounds: those are never asked for again."""
@@ -100,6 +103,9 @@ class Rounds:
             GlobalModel(current, self.folder.models.get(current)),
             None if before is None else GlobalModel(before, self.folder.models.get(before)),
         )
+        for client in content.get("withdrawn", ()):
+            self.server.withdraw(client)
+        self.exchange.left |= self.server.withdrawn
 
     def run(self, watchers: Iterable[Watcher] = ()) -> None:
         """Run every round that is left."""
@@ -107,7 +113,8 @@ class Rounds:
         while self.round < rounds:
             accuracy, summary = self._one(self.round + 1)
             without = 0 if summary.accepted else without + 1
-            if not self.totals["accepted"] or without == FRUITLESS:
+            answered = any(reason != NOTHING_CAME for reason in summary.rejected.values())
+            if (not self.totals["accepted"] and answered) or without == FRUITLESS:
                 reasons = "; ".join(f"client {c}: {reason}" for c, reason in sorted(summary.rejected.items()))
                 since = "" if not self.totals["accepted"] else f" for {without} rounds"
                 raise RunError(
@@ -119,7 +126,9 @@ class Rounds:
     def _one(self, round: int) -> tuple[float, RoundSummary]:
         with self.watch.measure("server"):
             summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
+            self._let_go()
             evaluations = self._validate()
+            self._let_go()
             accuracy = {e.client: e.numbers["accuracy"] for e in evaluations}
             with self.watch.measure("validation"):
                 measured = self.measure(self.server)
@@ -134,6 +143,18 @@ class Rounds:
             self._commit()
         mean = sum(accuracy.values()) / len(accuracy) if accuracy else own or 0.0
         return mean, summary
+
+    def finish(self) -> None:
+        """Forget those that have withdrawn since the last round, too."""
+        if self.exchange.left - self.server.withdrawn:
+            self._let_go()
+            self._commit()
+
+    def _let_go(self) -> None:
+        """Forget the clients that have withdrawn; what is on disk of them goes with the next commit."""
+        for client in sorted(self.exchange.left - self.server.withdrawn):
+            self.server.withdraw(client)
+            self.folder.ledger.append([{"kind": "withdraw", "round": self.server.round, "client": client}])
 
     def _validate(self) -> list[Evaluation]:
         """Return the validation of the global model by client; what answers something else does not count."""
@@ -178,6 +199,7 @@ class Rounds:
                 "selection": self.selection.to_json(),
                 "totals": self.totals,
             }
+            | ({"withdrawn": sorted(self.server.withdrawn)} if self.server.withdrawn else {})
         )
 
 

@@ -34,6 +34,8 @@ Teach = Callable[[State, int], State]
 Embed = Callable[[State], npt.NDArray[np.float64]]
 """What a model says about one image of noise."""
 
+NOTHING_CAME = "no update came back"
+
 
 @dataclass
 class RoundSummary:
@@ -116,6 +118,7 @@ class Server:
         self.bank, self.ledger, self.score, self.teach = bank, ledger, score, teach
         self.run = config_hash(config)[:16]
         self.known: dict[int, Known] = {}
+        self.withdrawn: set[int] = set()
         self._names = list(initial)  # the order of a profile's features; a loaded state comes in another
         self._settings = LocalSettings(
             config.objective,
@@ -195,8 +198,9 @@ class Server:
         summary.accepted = sorted(held)
         for client in summary.cohort:
             if client not in held:
-                summary.rejected.setdefault(client, "no update came back")
-        summary.void = len(held) < max(self._fewest, min(self.config.federation.quorum, len(summary.cohort)))
+                summary.rejected.setdefault(client, NOTHING_CAME)
+        federation = self.config.federation
+        summary.void = len(held) < max(self._fewest, min(federation.quorum, federation.cohort))
         if not summary.void:
             self._average([held[client] for client in summary.accepted])
         self.ledger.append([self._outcome(summary)])
@@ -212,6 +216,15 @@ class Server:
         self.model, self.predecessor = model, predecessor
         self.known = {client: Known.of(self.bank.get_part(client, EXTRA)) for client in self.bank.records}
 
+    def withdraw(self, client: int) -> None:
+        """Leave a client out from now on, and keep neither its model nor what was made of it."""
+        self.withdrawn.add(client)
+        self.sizes[client] = 0
+        self.trainers = [k for k in self.trainers if k != client]
+        self.evaluators = [k for k in self.evaluators if k != client]
+        self.known.pop(client, None)
+        self.bank.keep_only(k for k in list(self.bank.records) if k != client)
+
     # Planning
 
     def _draw_cohort(self, round: int) -> list[int]:
@@ -219,7 +232,8 @@ class Server:
         early = round <= self.config.objective.start
         able = [client for client in self.trainers if self.labelled[client] or not early]
         sizes = np.array([self.sizes[client] for client in able], dtype=np.float64)
-        chances = sizes / sizes.sum() if self.config.federation.client_sampling == "size" else None
+        by_size = self.config.federation.client_sampling == "size" and len(able) > 0
+        chances = sizes / sizes.sum() if by_size else None
         count = min(self.config.federation.cohort, len(able))
         return [able[place] for place in generator.choice(len(able), count, replace=False, p=chances)]
 

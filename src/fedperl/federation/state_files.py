@@ -44,6 +44,8 @@ class StateFiles:
         self.records: dict[int, Record] = {}
         self.device = "cpu"
         """Where states are wanted."""
+        self.recent = RECENT
+        """Bytes of states that stay in memory."""
         self._replaced: set[str] = set()
         self._recent: dict[int, State] = {}
         self._recent_bytes = 0
@@ -92,7 +94,7 @@ class StateFiles:
         self._forget(key)
         self._recent[key] = state
         self._recent_bytes += size_in_bytes(state)
-        while len(self._recent) > 1 and self._recent_bytes > RECENT:
+        while len(self._recent) > 1 and self._recent_bytes > self.recent:
             self._forget(next(iter(self._recent)))
 
     def _forget(self, key: int) -> None:
@@ -150,7 +152,7 @@ class StateFiles:
         """Delete every file that no record names: what a crash left behind."""
         named = {record.file for record in self.records.values()}
         for path in self.folder.iterdir():
-            if path.name not in named:
+            if path.name not in named and not path.is_dir():
                 path.unlink(missing_ok=True)
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fedperl.data.store import ABOUT, Store
 from fedperl.errors import ConfigError, FedPerlError, RunError
 from fedperl.evaluating import evaluate, open_unseen
 from fedperl.files import digest
+from fedperl.opening import open_store
 from fedperl.paper.artefacts import ARTEFACTS
 from fedperl.paper.content import Artefact
 from fedperl.paper.found import GLOBAL, Found, Trained, read_trained
@@ -18,7 +19,6 @@ from fedperl.paper.runs import ROWS, SSFL, Scale, find_scale, paper_runs
 from fedperl.paper.writing import Written, write_artefact, write_pages
 from fedperl.parallel import Job
 from fedperl.suite import Plan, Suite, plan_of
-from fedperl.training import open_store
 
 REASONS = 3
 """Most reasons of failed runs that are told."""

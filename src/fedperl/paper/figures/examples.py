@@ -12,13 +12,13 @@ from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, RunError
 from fedperl.learn.predict import predict
+from fedperl.opening import check_device
 from fedperl.paper.content import NONE, FigureContent, Row, TableContent
 from fedperl.paper.figures.style import GREY, WIDTH, drawn, new_figure, place
 from fedperl.paper.found import CHOICE, Found, Trained
 from fedperl.paper.printed import printed
 from fedperl.paper.runs import SSFL
 from fedperl.predicting import open_predictor
-from fedperl.training import check_device
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

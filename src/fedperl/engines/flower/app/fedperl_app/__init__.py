@@ -1,0 +1,1 @@
+"""What Flower starts; everything else is in fedperl."""

@@ -1,0 +1,54 @@
+"""What Flower starts for every message of a simulation: the client that holds one part of the run's images."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedperl.data.store import Store
+from fedperl.engines.flower.rules import config_of
+from fedperl.engines.flower.site import Site, answer
+from fedperl.errors import RunError
+from fedperl.federation.wire import Parcel
+from fedperl.opening import open_store
+from fedperl.settings import Config
+
+app = ClientApp()
+
+
+@lru_cache(maxsize=1)
+def _opened(text: str) -> tuple[Config, Store]:
+    """Return a run's configuration and images; a simulation's processes live for many messages."""
+    config = config_of(text)
+    return config, open_store(config)
+
+
+def _answer(message: Message, context: Context, what: str) -> Message:
+    def do(parcel: Parcel, client: int, after: int) -> Parcel:
+        if not context.run_config["simulated"]:
+            raise RunError("this program is for simulations alone; a site runs the program that is installed there")
+        config, store = _opened(str(context.run_config["config"]))
+        site = Site(client, store, config, Path(str(context.run_config["out"])) / "sites" / str(client))
+        found: Parcel = getattr(site, what)(parcel, after)
+        return found
+
+    return Message(answer(message.content, do), reply_to=message)
+
+
+@app.query()
+def about(message: Message, context: Context) -> Message:
+    """Tell what the server may know before the first round."""
+    return _answer(message, context, "about")
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one local round."""
+    return _answer(message, context, "train")
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate a model."""
+    return _answer(message, context, "evaluate")

@@ -1,0 +1,285 @@
+"""What Flower starts on the server: our own rounds over its grid."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedperl import __version__
+from fedperl.data.manifest import Manifest
+from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
+from fedperl.data.scenarios import seen_by
+from fedperl.data.store import Store
+from fedperl.engines.flower.exchange import FlowerExchange, Waiting
+from fedperl.engines.flower.forgetting import forget
+from fedperl.engines.flower.rules import config_of
+from fedperl.engines.flower.server_folder import VARIABLE, ServerFolder, Serving, is_alive
+from fedperl.errors import DataError, FedPerlError, RunError
+from fedperl.federating import Ground, federate, load_weights, scoring_setting
+from fedperl.federation.client import Workspace
+from fedperl.federation.ledger import Ledger
+from fedperl.federation.members import Member
+from fedperl.federation.own_images import OwnImages
+from fedperl.federation.run_folder import RunFolder
+from fedperl.federation.stopwatch import Stopwatch
+from fedperl.federation.wire import Parcel, WireError
+from fedperl.files import digest, write_durably
+from fedperl.opening import check_resumable, open_store
+from fedperl.settings import Config
+
+app = ServerApp()
+log = logging.getLogger(__name__)
+
+ABOUT = {"classes": list, "size": int, "digest": str, "version": str} | dict.fromkeys(Member.__dataclass_fields__, int)
+"""What a site says of itself, and nothing else."""
+MOST_CLASSES = 1000
+RECENT = 64 * 2**20
+"""Bytes of models that stay in memory: a round across sites takes seconds, so that the rest may be read from disk."""
+LOOK = 2.0
+"""Seconds between two looks whether the SuperLink is still there."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the rounds that are left of a run."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request, and Flower sends logs by request
+    given = context.run_config
+    waiting = Waiting(float(given["deadline"]), float(given["patience"]))
+    out, serving = Path(str(given["out"])), Serving(Path(str(given["out"])) / "serving.json")
+    serving.say(state="running", attempt=given["attempt"])
+    try:
+        config = config_of(str(given["config"]))
+        if given["simulated"]:
+            sites: Sites = SimulatedSites(grid)
+        else:
+            folder = ServerFolder(Path(os.environ[VARIABLE]))
+            sites = RegisteredSites(grid, folder)
+            threading.Thread(
+                target=_end_with, args=(folder.superlink_pid(), serving, given["attempt"]), daemon=True
+            ).start()
+        serve(grid, config, out, sites, waiting, resume=bool(given["resume"]))
+        serving.say(state="finished", attempt=given["attempt"])
+    except FedPerlError as error:
+        serving.say(state="failed", attempt=given["attempt"], why=str(error))
+        log.error("%s", error)
+    except (KeyboardInterrupt, SystemExit):
+        serving.say(state="stopped", attempt=given["attempt"])
+        raise
+    except BaseException as error:
+        serving.say(state="failed", attempt=given["attempt"], why=f"{type(error).__name__}: {error}")
+        raise
+
+
+def _end_with(superlink: int, serving: Serving, attempt: object) -> None:
+    """End this process once the SuperLink is gone: the grid would try to reach it for ever."""
+    while is_alive(superlink):
+        time.sleep(LOOK)
+    serving.say(state="failed", attempt=attempt, why="the SuperLink is gone; start it again and go on with --resume")
+    os._exit(1)
+
+
+class RegisteredSites:
+    """The clients of a real federation: nodes whose keys were registered, each with its number."""
+
+    def __init__(self, grid: Grid, folder: ServerFolder) -> None:
+        self.grid, self.folder = grid, folder
+
+    def registered(self) -> set[int]:
+        """Return every client that may take part."""
+        return set(self.folder.roster())
+
+    def online(self) -> dict[int, int]:
+        """Return the node of each client that is there."""
+        there = set(self.grid.get_node_ids())
+        return {client: entry["node"] for client, entry in self.folder.roster().items() if entry["node"] in there}
+
+    def removed(self) -> set[int]:
+        """Return the clients that the operator has taken out."""
+        return self.folder.taken_out()
+
+
+class SimulatedSites:
+    """The clients of a simulation: nodes in any order, each told its number by us."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+
+    def registered(self) -> set[int]:
+        """Return every client."""
+        return set(self.nodes)
+
+    def online(self) -> dict[int, int]:
+        """Return the node of each client."""
+        return self.nodes
+
+    def removed(self) -> set[int]:
+        """Return nobody."""
+        return set()
+
+
+Sites = RegisteredSites | SimulatedSites
+
+
+def serve(grid: Grid, config: Config, out: Path, sites: Sites, waiting: Waiting, *, resume: bool) -> None:
+    """Run a federation into a folder."""
+    started, watch, folder = time.perf_counter(), Stopwatch(), RunFolder(out)
+    torch.set_num_threads(int(config.threads))
+    if (folder.path / "config.toml").exists():
+        check_resumable(folder, config, resume)
+    folder.open()
+    folder.bank.recent = folder.models.recent = RECENT
+    try:
+        if folder.read_results() is not None:
+            return
+        found = members(grid, config, folder, sites, waiting)
+        first = next(iter(found.values()))
+        classes, size = tuple(first["classes"]), int(first["size"])
+        own_store = _own_store(config, classes, size)
+        work = Workspace(config, len(classes))
+        weights = load_weights(config, work)
+        ground = Ground(
+            {number: _member(said) for number, said in found.items()},
+            max(found) + 1,
+            classes,
+            size,
+            digest(json.dumps({str(n): said["digest"] for n, said in found.items()}).encode()) + weights,
+            listed := unlisted(max(found) + 1, classes),
+            digest(listed.encode()),
+        )
+        exchange = FlowerExchange(
+            grid,
+            sites.online,
+            waiting,
+            watch=watch,
+            accepted=last_accepted(folder.ledger),
+            removed=sites.removed,
+            quorum=config.federation.quorum,
+        )
+        federate(config, folder, ground, OwnImages(config, own_store, work), work, exchange, watch, [], started)
+        gone = exchange.left
+    finally:
+        folder.close()
+    for client in sorted(gone):
+        for line in forget(out.parent, client):
+            log.warning("%s", line)
+
+
+def members(grid: Grid, config: Config, folder: RunFolder, sites: Sites, waiting: Waiting) -> dict[int, dict[str, Any]]:
+    """Return what each client said of itself when the run began: now, or in an earlier start.
+
+    Raises:
+        RunError: too few are there, or two do not agree on what they classify.
+    """
+    path = folder.state / "members.json"
+    if path.exists():
+        return {int(number): said for number, said in json.loads(path.read_text()).items()}
+    wanted = sorted(sites.registered() - sites.removed() - set(config.federation.exclude))
+    exchange = FlowerExchange(grid, sites.online, waiting)
+    found: dict[int, dict[str, Any]] = {}
+    refused: dict[int, str] = {}
+    until = time.monotonic() + waiting.patience
+    while missing := [number for number in wanted if number not in found]:
+        for number, said in exchange.ask_about([n for n in missing if n in sites.online()], read_about).items():
+            if isinstance(said, str):
+                refused[number] = said
+            else:
+                found[number] = said
+        if len(found) == len(wanted) or time.monotonic() > until:
+            break
+        log.warning("waiting for clients %s; refused: %s", [n for n in wanted if n not in found], refused or "none")
+        time.sleep(2.0)
+    needed = max(config.federation.cohort, config.federation.quorum)
+    if len(found) < needed:
+        away = ", ".join(f"{n} ({refused.get(n, 'did not answer')})" for n in wanted if n not in found)
+        raise RunError(
+            f"{len(found)} of {len(wanted)} registered clients take part; wanted {needed} for a cohort. Missing: {away}"
+        )
+    _agree(found, config)
+    content = {str(number): found[number] for number in sorted(found)}
+    write_durably(path, json.dumps(content).encode())
+    return {number: found[number] for number in sorted(found)}
+
+
+def read_about(parcel: Parcel) -> dict[str, Any]:
+    """Return what a site said of itself.
+
+    Raises:
+        WireError: it said something else.
+    """
+    try:
+        found: dict[str, Any] = json.loads(parcel.text)
+        if found.keys() != ABOUT.keys() or not all(isinstance(found[key], kind) for key, kind in ABOUT.items()):
+            raise ValueError("other keys or types")
+        counts = [found[name] for name in Member.__dataclass_fields__]
+        if any(isinstance(count, bool) or not 0 <= count < 2**40 for count in counts):
+            raise ValueError("a count is out of range")
+        if not 0 < len(found["classes"]) < MOST_CLASSES or not all(isinstance(c, str) for c in found["classes"]):
+            raise ValueError("classes are no names")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise WireError(f"what a site says of itself: {error}") from None
+    return found
+
+
+def _agree(found: Mapping[int, dict[str, Any]], config: Config) -> None:
+    first = next(iter(found))
+    for number, said in found.items():
+        if said["classes"] != found[first]["classes"]:
+            raise RunError(
+                f"client {number} has the classes {', '.join(said['classes'])}; client {first} has "
+                f"{', '.join(found[first]['classes'])}: wanted the same in the same order"
+            )
+        if said["version"] != __version__:
+            raise RunError(f"client {number} runs fedperl {said['version']!r:.40}; the server runs {__version__}")
+        if said["size"] != config.data.size:
+            raise RunError(f"client {number} has images of {said['size']} px; data.size = {config.data.size}")
+
+
+def _own_store(config: Config, classes: tuple[str, ...], size: int) -> Store:
+    """Return the server's own images, where the run needs some."""
+    if not (scoring_setting(config) or config.scenario.labels == "server" or config.federation.server_validation):
+        return empty_store(classes, size)
+    store = open_store(config)
+    if tuple(store.classes) != classes:
+        raise DataError(f"the server's images have the classes {', '.join(store.classes)}; its sites have others")
+    return store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
+
+
+def last_accepted(ledger: Ledger) -> Callable[[int], dict[int, int]]:
+    """Return what says, of a round, each client's last one before it in which its update was accepted."""
+
+    def find(round: int) -> dict[int, int]:
+        took: dict[int, list[int]] = {}
+        for entry in ledger.entries():
+            if entry["kind"] == "receive" and entry["round"] < round:
+                took[int(entry["round"])] = entry["accepted"]  # of a round that was repeated, the last time counts
+        return {client: made for made in sorted(took) for client in took[made]}
+
+    return find
+
+
+def _member(said: dict[str, Any]) -> Member:
+    return Member(**{name: int(said[name]) for name in Member.__dataclass_fields__})
+
+
+def unlisted(count: int, classes: tuple[str, ...]) -> str:
+    """Return the list of who holds what as the server knows it: the sites, and of their images nothing."""
+    sites = tuple(ClientPart(f"site {number}", *(no_rows() for _ in PARTS)) for number in range(count))
+    return Partition(sites, made={"kind": "sites"}).to_csv(empty_store(classes, 1).manifest)
+
+
+def empty_store(classes: tuple[str, ...], size: int) -> Store:
+    """Return a store without images, for a server that has none."""
+    nothing = np.array([], dtype=np.str_)
+    manifest = Manifest(classes, nothing, np.array([], dtype=np.int64), nothing, nothing)
+    return Store(np.empty((0, 3, size, size), dtype=np.uint8), manifest, Partition((), made={}))

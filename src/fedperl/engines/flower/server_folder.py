@@ -1,0 +1,244 @@
+"""The folder of a federation's server: keys, Flower's own files, who is registered, runs, who was taken out."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedperl.engines.flower.environment import CONNECTION, connect_to, environment, flwr
+from fedperl.engines.flower.forgetting import forget
+from fedperl.engines.flower.keys import make_authority
+from fedperl.errors import ConfigError, RunError
+from fedperl.files import PRIVATE, digest, write_durably
+
+VARIABLE = "FEDPERL_SERVER"
+"""By which the program that Flower starts finds the folder."""
+PROXY = """\
+# Hospitals reach the server through this alone. Flower serves its fleet API, which checks every site's key, and its
+# control API, which checks nothing and can start a run, on one port: only the first is let through.
+# nginx -c FILE, or put the server block into your own configuration.
+worker_processes auto;
+pid "{folder}/nginx.pid";
+error_log "{folder}/nginx.log";
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_max_body_size 64m;
+    client_body_temp_path "{folder}/nginx_body";
+    proxy_temp_path "{folder}/nginx_proxy";
+    fastcgi_temp_path "{folder}/nginx_fastcgi";
+    uwsgi_temp_path "{folder}/nginx_uwsgi";
+    scgi_temp_path "{folder}/nginx_scgi";
+    server {{
+        listen {listen} ssl;
+        ssl_certificate "{folder}/keys/server.crt";
+        ssl_certificate_key "{folder}/keys/server.key";
+        ssl_protocols TLSv1.2 TLSv1.3;
+        location /v1/fleet/ {{
+            proxy_pass https://127.0.0.1:{port};
+            proxy_ssl_trusted_certificate "{folder}/keys/ca.crt";
+            proxy_ssl_verify on;
+            proxy_ssl_name {name};
+            proxy_set_header Host $http_host;
+            proxy_http_version 1.1;
+            proxy_read_timeout 1h;
+        }}
+        location = /health {{
+            proxy_pass https://127.0.0.1:{port};
+            proxy_ssl_trusted_certificate "{folder}/keys/ca.crt";
+            proxy_ssl_verify on;
+            proxy_ssl_name {name};
+        }}
+        location / {{ return 403; }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the SuperLink listens on this machine, and where hospitals reach it."""
+
+    host: str
+    """The server's name or address, as hospitals have it."""
+    port: int
+    """On loopback, of the SuperLink."""
+    public: int
+    """Of the reverse proxy."""
+
+
+class ServerFolder:
+    """What one federation's server has on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.keys, self.home, self.runs = self.path / "keys", self.path / "flower", self.path / "runs"
+        self.removed = self.path / "removed"
+
+    # Keys and address
+
+    def create(self, address: Address) -> bool:
+        """Make keys and files that are not there yet; return whether it is a new federation.
+
+        Raises:
+            ConfigError: the server's certificate is for another name.
+        """
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = not (self.keys / "ca.crt").exists()
+        if new:
+            make_authority(self.keys, [address.host, *(name for name in LOOPBACK if name != address.host)])
+        elif self.address().host != address.host:
+            raise ConfigError(
+                f"{self.keys}: the server's certificate is for {self.address().host!r}; wanted {address.host!r}: "
+                "use that name, or another folder with keys of its own"
+            )
+        self.removed.mkdir(exist_ok=True)
+        write_durably(self.path / "server.json", json.dumps(vars(address)).encode())
+        connect_to(self.home, f"127.0.0.1:{address.port}", self.keys / "ca.crt")
+        proxy = PROXY.format(folder=self.path, port=address.port, listen=address.public, name="localhost")
+        write_durably(self.path / "nginx.conf", proxy.encode(), mode=0o644)
+        return new
+
+    def address(self) -> Address:
+        """Return the server's address.
+
+        Raises:
+            ConfigError: no server was ever started in the folder.
+        """
+        try:
+            return Address(**json.loads((self.path / "server.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            raise ConfigError(f"{self.path}: no server's folder; wanted `fedperl server start` first") from None
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the server's programs."""
+        return environment(self.home, **{VARIABLE: str(self.path)})
+
+    def superlink(self) -> list[str]:
+        """Return the command that serves the federation on loopback, over TLS, to registered keys alone."""
+        keys = self.keys
+        return [
+            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.address().port)),
+            *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
+            *("--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"),
+            *("--disable-runtime-dependency-installation", "--database", str(self.path / "superlink.db")),
+        ]
+
+    def note_superlink(self) -> None:
+        """Note that this process becomes the SuperLink."""
+        write_durably(self.path / "superlink.pid", str(os.getpid()).encode())
+
+    def superlink_pid(self) -> int:
+        """Return the process that is or was the SuperLink."""
+        return int((self.path / "superlink.pid").read_text())
+
+    # Sites
+
+    def roster(self) -> dict[int, dict[str, Any]]:
+        """Return the registered sites: by client number, the node and the hash of its public key."""
+        path = self.path / "roster.json"
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return {int(number): entry for number, entry in found.items()}
+
+    def register(self, key: Path, number: int | None = None) -> int:
+        """Let the site with this public key take part, and return its client number.
+
+        Raises:
+            ConfigError: the number or the key is taken.
+            RunError: the server does not run, or refuses the key.
+        """
+        roster = self.roster()
+        try:
+            hash = digest(key.read_bytes().strip())
+        except OSError as error:
+            raise ConfigError(f"{key}: cannot be read: {error.strerror}; wanted a site's site.pub") from None
+        twice = [client for client, entry in roster.items() if entry["key"] == hash]
+        if twice:
+            raise ConfigError(f"{key}: is registered already, as client {twice[0]}")
+        if number is None:
+            number = max({*roster, *self.taken_out()}, default=-1) + 1
+        if number in self.taken_out():
+            raise ConfigError(f"client {number} was taken out, and its number is not given again; wanted another")
+        if number in roster:
+            raise ConfigError(f"client {number} is registered already, with another key; remove it first")
+        said = flwr(["supernode", "register", str(key), CONNECTION, "--name", f"client-{number}"], self.environment())
+        roster[number] = {"node": int(said["node-id"]), "key": hash}
+        self._write_roster(roster)
+        return number
+
+    def remove(self, number: int) -> Iterator[str]:
+        """Take a site out: every run forgets its model, and its key is refused from now on; yields what was done.
+
+        Raises:
+            ConfigError: there is no such site.
+        """
+        roster = self.roster()
+        if number not in roster:
+            raise ConfigError(f"client {number} is not registered; registered: {sorted(roster)}")
+        write_durably(self.removed / str(number), b"")
+        yield from forget(self.runs, number)
+        flwr(["supernode", "unregister", str(roster.pop(number)["node"]), CONNECTION], self.environment())
+        self._write_roster(roster)
+
+    def taken_out(self) -> set[int]:
+        """Return the clients that were taken out."""
+        return {int(path.name) for path in self.removed.iterdir()} if self.removed.exists() else set()
+
+    def online(self) -> dict[int, bool]:
+        """Return which sites are there; asks the running server.
+
+        Raises:
+            RunError: it does not run.
+        """
+        said = flwr(["supernode", "list", CONNECTION], self.environment())
+        there = {int(node["node-id"]): node["status"] == "online" for node in said["nodes"]}
+        return {client: there.get(entry["node"], False) for client, entry in sorted(self.roster().items())}
+
+    def _write_roster(self, roster: dict[int, dict[str, Any]]) -> None:
+        content = json.dumps({str(number): entry for number, entry in sorted(roster.items())}, indent=1)
+        write_durably(self.path / "roster.json", content.encode(), mode=PRIVATE)
+
+
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What the program that serves a run says of itself, for those who follow it."""
+
+    path: Path
+
+    def say(self, **what: object) -> None:
+        """Write it."""
+        write_durably(self.path, json.dumps(what | {"pid": os.getpid(), "at": time.time()}).encode())
+
+    def read(self) -> dict[str, Any]:
+        """Return what was said last; nothing before the first word."""
+        try:
+            found: dict[str, Any] = json.loads(self.path.read_text())
+            return found
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path}: cannot be read: {error}") from None
+
+    def alive(self) -> bool:
+        """Return whether the program that spoke last still runs."""
+        return is_alive(int(self.read().get("pid", 0)))
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that was killed and not yet buried does not."""
+    try:
+        os.kill(pid, 0)
+        return (
+            not Path("/proc/self").exists()
+            or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
+    except PermissionError:
+        return True
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,186 @@
+"""One hospital's side: its images, what it keeps from round to round, and answers to the server's questions."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from flwr.app import RecordDict
+
+from fedperl import __version__
+from fedperl.data.partition import ClientPart, no_rows
+from fedperl.data.scenarios import client_seen_by
+from fedperl.data.store import Store
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, ERROR, HASH, NONCE
+from fedperl.engines.flower.records import parcel_of, record_of
+from fedperl.errors import DataError, RunError
+from fedperl.evaluate import SCALED_NUMBERS, without_few
+from fedperl.evaluate.group_counts import LEAST
+from fedperl.federation.client import BATCH_NORM, Client, Workspace, client_of_store
+from fedperl.federation.members import Member, member_of
+from fedperl.federation.messages import Evaluation
+from fedperl.federation.state_files import StateFiles
+from fedperl.federation.wire import (
+    Parcel,
+    evaluation_parcel,
+    model_hash,
+    read_evaluate,
+    read_train,
+    update_parcel,
+)
+from fedperl.files import sync_folder, write_durably
+from fedperl.learn.state import State
+from fedperl.opening import finish_of, on
+from fedperl.settings import Config
+
+KEPT = 4
+"""Rounds of its own whose state a site keeps: the server may go back to an earlier one."""
+
+log = logging.getLogger(__name__)
+
+Do = Callable[[Parcel, int, int], Parcel]
+"""Answers a parcel for a client that starts after a round."""
+
+
+class Site:
+    """The client that holds one part of a store."""
+
+    def __init__(self, number: int, store: Store, config: Config, folder: Path) -> None:
+        """Open a site.
+
+        Args:
+            number: as the server counts; the store's partition has the client at this place.
+            folder: where it keeps its state; nobody else's.
+        """
+        torch.set_num_threads(int(config.threads))
+        clients = list(store.partition.clients)
+        clients[number] = client_seen_by(config.scenario, number, clients[number], store.manifest)
+        self.number, self.config = number, config
+        self.store = store.dealt(replace(store.partition, clients=tuple(clients)))
+        self.folder = folder
+
+    def about(self, _: Parcel, after: int) -> Parcel:
+        """Return what the server is told before the first round."""
+        found = asdict(told_of(self.store.partition.clients[self.number], self.config))
+        found |= {"classes": list(self.store.classes), "size": self.store.size, "digest": self.store.digest()}
+        found["version"] = __version__
+        return Parcel(json.dumps(found))
+
+    def train(self, parcel: Parcel, after: int) -> Parcel:
+        """Train one local round from the state after an earlier one, and keep the new state."""
+        task = read_train(parcel)
+        self._check(task.client)
+        if task.settings.objective != self.config.objective:
+            raise RunError("a task with another objective than the run's")
+        kept = self._states(task.run)
+        started = time.perf_counter()
+        with on(self.config.device):
+            update, state = self._client().train(task, kept.after(after))
+        kept.put(task.round, state)
+        log.info("round %d: trained in %.2f s", task.round, time.perf_counter() - started)
+        return update_parcel(update)
+
+    def evaluate(self, parcel: Parcel, after: int) -> Parcel:
+        """Evaluate a model with the state after an earlier round."""
+        task = read_evaluate(parcel)
+        self._check(task.client)
+        if len(getattr(self.store.partition.clients[self.number], task.part)) < LEAST:
+            raise DataError(f"fewer than {LEAST} {task.part} images: nothing is told of them")
+        with on(self.config.device):
+            found = self._client().evaluate(task, self._states(task.run).for_model(after))
+        return evaluation_parcel(told(found, self.store.partition.clients[self.number]))
+
+    def _client(self) -> Client:
+        work = Workspace(self.config, len(self.store.classes), finish_of(self.config))
+        return client_of_store(self.number, self.store, self.config, work)
+
+    def _states(self, run: str) -> "KeptStates":
+        if not (run.isalnum() and run.isascii()):
+            raise RunError("a run's name is no hash")
+        return KeptStates(self.folder / run)
+
+    def _check(self, client: int) -> None:
+        if client != self.number:
+            raise RunError(f"a task for client {client} came to client {self.number}")
+
+
+def told_of(part: ClientPart, config: Config) -> Member:
+    """Return what the server is told of a site: of validation and test images nothing where they are few."""
+    member = member_of(part, config)
+    few = {name: 0 for name in ("validation", "test") if getattr(member, name) < LEAST}
+    return replace(member, **few)
+
+
+def told(evaluation: Evaluation, part: ClientPart) -> Evaluation:
+    """Return an evaluation without counts of few images, and without a temperature that was fitted on few."""
+    if len(part.validation) < LEAST:
+        numbers = {name: value for name, value in evaluation.numbers.items() if name not in SCALED_NUMBERS}
+        evaluation = replace(evaluation, numbers=numbers)
+    if evaluation.sums is None:
+        return evaluation
+    sums, groups = without_few(evaluation.sums, evaluation.groups)
+    return replace(evaluation, sums=sums, groups=groups)
+
+
+def as_client(store: Store, number: int) -> Store:
+    """Return a hospital's own store, of one client, as that of the client with this number: the others hold nothing."""
+    if len(store.partition.clients) != 1:
+        raise DataError(f"the store is dealt to {len(store.partition.clients)} clients; wanted one hospital's")
+    nobody = ClientPart("", no_rows(), no_rows(), no_rows(), no_rows())
+    return store.dealt(replace(store.partition, clients=(nobody,) * number + store.partition.clients))
+
+
+class KeptStates:
+    """What a site keeps after each of its last rounds, by round, with an index that is whole or the old one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files, self.past = StateFiles(folder, "round"), StateFiles(folder / "past", "round")
+        self.index = folder.parent / f"{folder.name}.json"
+        if self.index.exists():
+            found = json.loads(self.index.read_text())
+            self.files.restore(found["last"])
+            self.past.restore(found["past"])
+
+    def after(self, round: int) -> State:
+        """Return the state after a round; nothing where the client has not trained or keeps nothing."""
+        return self.files.get(round) if round in self.files.records else {}
+
+    def for_model(self, round: int) -> State:
+        """Return the state after a round as far as an evaluation depends on it, however long ago that was."""
+        if round in self.files.records or round not in self.past.records:
+            return self.after(round)
+        return self.past.get(round)
+
+    def put(self, round: int, state: State) -> None:
+        """Keep the state after a round durably; forget all but the last few, and those of a life that went on."""
+        if not state:
+            return
+        self.files.put(round, round, state)
+        self.files.keep_only([kept for kept in sorted(self.files.records) if kept <= round][-KEPT:])
+        layers = {name: tensor for name, tensor in state.items() if name.startswith(BATCH_NORM)}
+        if layers:
+            self.past.put(round, round, layers)
+        self.past.keep_only(kept for kept in list(self.past.records) if kept <= round)
+        content = json.dumps({"last": self.files.to_json(), "past": self.past.to_json()}).encode()
+        for files in (self.files, self.past):
+            sync_folder(files.folder)
+        write_durably(self.index, content)
+        for files in (self.files, self.past):
+            files.prune()
+
+
+def answer(content: RecordDict, do: Do) -> RecordDict:
+    """Return an answer. Of an error only its kind leaves the site; the log here has the rest."""
+    back: dict[str, str] = {}
+    try:
+        parcel, envelope = parcel_of(content)
+        back |= {key: envelope.get(key, "") for key in (ATTEMPT, NONCE)}
+        back[HASH] = model_hash(parcel) if parcel.pieces else ""
+        found = do(parcel, int(envelope[CLIENT]), int(envelope[AFTER]))
+    except Exception as error:
+        log.exception("a task failed")
+        return record_of(Parcel("{}"), back | {ERROR: type(error).__name__})
+    return record_of(found, back)

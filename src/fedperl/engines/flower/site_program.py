@@ -1,0 +1,85 @@
+"""What a site starts for every message, in place of Flower's own program: no code that is sent to it runs there.
+
+Flower ships a bundle of Python with every run and has each node install and run it. Whoever holds the server could so
+read a hospital's images. A site therefore leaves the bundle unread, and answers with what is installed here.
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import flwr.supernode.cli
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.supernode.runtime import run_clientapp
+
+from fedperl.engines.flower.exchange import WITHDRAWN
+from fedperl.engines.flower.rules import config_of
+from fedperl.engines.flower.site import Site, answer, as_client
+from fedperl.engines.flower.site_folder import VARIABLE, SiteFolder
+from fedperl.errors import FedPerlError
+from fedperl.federation.wire import Parcel
+
+app = ClientApp()
+
+
+class Withdrawn(FedPerlError):  # noqa: N818
+    """The site has left: its name is all that the server is told."""
+
+
+def _answer(message: Message, context: Context, what: str) -> Message:
+    folder = SiteFolder(Path(os.environ[VARIABLE]))
+
+    def do(parcel: Parcel, client: int, after: int) -> Parcel:
+        if folder.leaving():
+            raise Withdrawn("the site has left")
+        config = folder.own_settings(config_of(str(context.run_config["config"])))
+        site = Site(client, as_client(folder.open_store(), client), config, folder.state)
+        found: Parcel = getattr(site, what)(parcel, after)
+        return found
+
+    reply = Message(answer(message.content, do), reply_to=message)
+    if folder.leaving():
+        folder.has_told()
+    return reply
+
+
+@app.query()
+def about(message: Message, context: Context) -> Message:
+    """Tell what the server may know before the first round."""
+    return _answer(message, context, "about")
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one local round."""
+    return _answer(message, context, "train")
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate a model."""
+    return _answer(message, context, "evaluate")
+
+
+def main() -> None:
+    """Answer one message as Flower's own program does, with this application instead of the one that was sent."""
+    assert Withdrawn.__name__ == WITHDRAWN
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def nothing(*_: Any, **__: Any) -> None:
+        """Install nothing."""
+
+    replaced = {"install_from_fab": nothing, "get_load_client_app_fn": lambda **_: lambda *__: app}
+    for name, value in replaced.items():
+        if not hasattr(run_clientapp, name):  # another version of Flower: better no answer than its code
+            sys.exit(f"this version of Flower has no {name} to replace; the site answers nothing")
+        setattr(run_clientapp, name, value)
+    flwr.supernode.cli.flwr_clientapp()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What the server is told of a client before the first round."""
+
+from dataclasses import dataclass
+
+from fedperl.data.partition import ClientPart
+from fedperl.settings import Config
+
+
+@dataclass(frozen=True)
+class Member:
+    """How many images of which use a client has; nothing of any single one."""
+
+    labelled: int
+    unlabelled: int
+    at_once: int
+    """Unlabelled images that are there at a time, at least, where they stream in; by which steps are counted."""
+    validation: int
+    test: int
+
+    def size(self, config: Config) -> int:
+        """Return how many images it can train on."""
+        return self.labelled + (0 if config.objective.kind == "supervised" else self.unlabelled)
+
+
+def member_of(part: ClientPart, config: Config) -> Member:
+    """Return what is told of a client that holds a part of a store."""
+    labelled, unlabelled = len(part.labelled), len(part.unlabelled)
+    if config.objective.labels == "all":
+        labelled, unlabelled = labelled + unlabelled, 0
+    return Member(labelled, unlabelled, part.unlabelled_at_once(), len(part.validation), len(part.test))

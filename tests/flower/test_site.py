@@ -1,0 +1,726 @@
+"""A hospital's side: what it keeps, what it tells, what it refuses to run, its folder and its keys."""
+
+import json
+import ssl
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import RecordDict
+from flwr.common.serde import recorddict_to_proto
+
+from fedperl import __version__
+from fedperl.config import dump, load_config, methods
+from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
+from fedperl.data.store import Store
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, ERROR, HASH, NONCE
+from fedperl.engines.flower.keys import make_authority, make_site_keys
+from fedperl.engines.flower.records import parcel_of, record_of
+from fedperl.engines.flower.rules import config_of
+from fedperl.engines.flower.server_app import read_about
+from fedperl.engines.flower.site import KEPT, KeptStates, Site, answer, as_client, told_of
+from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
+from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.evaluate import SCALED_NUMBERS
+from fedperl.federation.client import BATCH_NORM, Workspace, client_of_store
+from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
+from fedperl.federation.wire import (
+    Parcel,
+    WireError,
+    evaluate_parcel,
+    model_hash,
+    read_evaluation,
+    train_parcel,
+    update_parcel,
+)
+from fedperl.learn.local_round import LocalSettings
+from fedperl.learn.state import State, state_of
+from fedperl.settings import OBJECTIVES
+from tests.conftest import small_config, small_store
+
+SECRET = "mueller_hans_1953"
+
+# What a site keeps between rounds
+
+
+def state_after(round: int) -> State:
+    return {"memory.x": torch.full((3,), float(round)), "teacher.count": torch.tensor(round)}
+
+
+def held(kept: KeptStates, rounds: range) -> list[int]:
+    """Return the rounds after which there is a state, each as it was put."""
+    found = []
+    for round in rounds:
+        if state := kept.after(round):
+            assert {name: tensor.tolist() for name, tensor in state.items()} == {
+                name: tensor.tolist() for name, tensor in state_after(round).items()
+            }
+            assert {name: tensor.dtype for name, tensor in state.items()} == {
+                "memory.x": torch.float32,
+                "teacher.count": torch.int64,
+            }
+            found.append(round)
+    return found
+
+
+def test_kept_states_are_those_of_the_last_four_rounds(tmp_path: Path) -> None:
+    kept = KeptStates(tmp_path / "run")
+    assert held(kept, range(20)) == []
+    for place, round in enumerate((2, 3, 5, 8, 9, 13)):
+        kept.put(round, state_after(round))
+        last = [2, 3, 5, 8, 9, 13][: place + 1][-KEPT:]
+        assert held(kept, range(20)) == last
+        assert len(list((tmp_path / "run").glob("round-*"))) == len(last)
+        assert held(KeptStates(tmp_path / "run"), range(20)) == last  # opened again
+    assert held(KeptStates(tmp_path / "another"), range(20)) == []
+
+
+def test_a_round_may_be_repeated_and_a_client_without_state_keeps_nothing(tmp_path: Path) -> None:
+    kept = KeptStates(tmp_path / "run")
+    kept.put(1, {})
+    assert not list((tmp_path / "run").rglob("round-*"))
+    kept.put(3, {"memory.x": torch.zeros(1)})
+    KeptStates(tmp_path / "run").put(3, state_after(3))
+    assert held(KeptStates(tmp_path / "run"), range(20)) == [3]
+
+
+def test_a_crash_before_the_index_leaves_the_states_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptStates(tmp_path / "run")
+    kept.put(1, state_after(1))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedperl.engines.flower.site.write_durably", full)
+        with pytest.raises(OSError, match="no space"):
+            kept.put(2, state_after(2))
+    again = KeptStates(tmp_path / "run")
+    assert held(again, range(20)) == [1]
+    assert len(list((tmp_path / "run").glob("round-*"))) == 1  # what the crash left is swept
+    again.put(2, state_after(2))
+    assert held(KeptStates(tmp_path / "run"), range(20)) == [1, 2]
+
+
+def test_a_run_that_starts_anew_keeps_its_first_rounds(tmp_path: Path) -> None:
+    """The same configuration has the same name at a site: another run of it begins at round 1 again."""
+    kept = KeptStates(tmp_path / "run")
+    for round in (95, 97, 98, 100):
+        kept.put(round, state_after(round))
+    kept.put(1, state_after(1))
+    assert held(kept, range(101)) == [1]
+
+
+def layers_after(round: int) -> State:
+    return {f"{BATCH_NORM}mean": torch.full((2,), float(round))}
+
+
+def test_batch_norm_layers_of_every_round_stay(tmp_path: Path) -> None:
+    kept = KeptStates(tmp_path / "run")
+    for round in (*range(1, 8), 9):
+        kept.put(round, state_after(round) | layers_after(round))
+    assert json.loads(kept.index.read_text()).keys() == {"last", "past"}
+    for found in (kept, KeptStates(tmp_path / "run")):
+        assert sorted(found.files.records) == [5, 6, 7, 9]
+        assert sorted(found.past.records) == [*range(1, 8), 9]
+        for round in (1, 4):
+            assert found.after(round) == {}
+            assert {name: x.tolist() for name, x in found.for_model(round).items()} == {
+                name: x.tolist() for name, x in layers_after(round).items()
+            }
+        for round in (5, 9):
+            assert found.for_model(round).keys() == (state_after(round) | layers_after(round)).keys()
+        assert found.for_model(8) == {}
+    kept.put(3, state_after(3) | layers_after(-3))  # another life, from round 2 on
+    again = KeptStates(tmp_path / "run")
+    assert (sorted(again.files.records), sorted(again.past.records)) == ([3], [1, 2, 3])
+    assert again.for_model(3)[f"{BATCH_NORM}mean"].tolist() == [-3, -3]
+    assert len(list((tmp_path / "run" / "past").iterdir())) == 3
+
+
+# What a site tells
+
+
+def test_few_images_to_validate_or_test_on_are_not_counted() -> None:
+    rows = np.arange(100)
+    config = small_config()
+    for validation, test in ((9, 10), (10, 9), (0, 30), (9, 9), (10, 10)):
+        part = ClientPart("x", rows[:3], rows[3:8], rows[10 : 10 + validation], rows[40 : 40 + test])
+        found = told_of(part, config)
+        assert (found.labelled, found.unlabelled, found.at_once) == (3, 5, 5)
+        assert found.validation == (validation if validation >= 10 else 0)
+        assert found.test == (test if test >= 10 else 0)
+
+
+def site_of(folder: Path, number: int = 2, store: Store | None = None, **sections: Any) -> Site:
+    whole = small_store(images=80) if store is None else store
+    return Site(number, as_client(whole.of_client(number), number), small_config(**sections), folder)
+
+
+def asked(site: Site, round: int, **changes: Any) -> TrainTask:
+    config = site.config
+    settings = LocalSettings(
+        config.objective,
+        config.optimizer,
+        config.views,
+        2,
+        4,
+        round=round,
+        rounds=9,
+        own_batch_norm=config.federation.batch_norm == "local",
+    )
+    model = GlobalModel(round - 1, state_of(Workspace(config, 3).net))
+    return replace(TrainTask("abc123", round, site.number, model, None, settings, round), **changes)
+
+
+def test_what_a_site_says_of_itself(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    said = read_about(site.about(Parcel("{}"), 0))
+    assert said == asdict(told_of(site.store.partition.clients[2], site.config)) | {
+        "classes": ["A", "B", "C"],
+        "size": 16,
+        "digest": site.store.digest(),
+        "version": __version__,
+    }
+    assert (said["labelled"], said["unlabelled"], said["validation"], said["test"]) == (20, 20, 20, 20)
+    small = json.loads(site_of(tmp_path, store=small_store(images=24)).about(Parcel("{}"), 0).text)
+    assert (small["labelled"], small["validation"], small["test"]) == (6, 0, 0)
+    unsaid = json.dumps({name: value for name, value in said.items() if name != "version"})
+    for text in ("[" * 9, "[]", "{}", json.dumps(said | {"image": "x"}), json.dumps(said | {"test": True}), unsaid):
+        with pytest.raises(WireError, match="what a site says of itself"):
+            read_about(Parcel(text))
+
+
+@pytest.mark.parametrize("method", ["fedperl", "fedirm"])
+def test_a_site_trains_as_the_client_of_the_whole_store(method: str, tmp_path: Path) -> None:
+    objective = {"start": 0, "tau": 0.3}
+    site = site_of(tmp_path, method=method, objective=objective)
+    client = client_of_store(2, small_store(images=80), site.config, Workspace(site.config, 3))
+    state: State = {}
+    for round, after in ((1, 0), (2, 1), (4, 2)):
+        update, state = client.train(asked(site, round), state)
+        found = site_of(tmp_path, method=method, objective=objective).train(train_parcel(asked(site, round)), after)
+        assert found == update_parcel(update)
+    assert bool(state) == (method == "fedirm")
+    again = site.train(train_parcel(asked(site, 4)), 2)  # the server goes back, with its checkpoint
+    assert again == found
+    if state:
+        assert site.train(train_parcel(asked(site, 4)), 1) != found
+
+
+def evaluation_of(site: Site, after: int = 0, **changes: Any) -> Parcel:
+    task = EvaluateTask("abc123", 0, site.number, GlobalModel(0, state_of(Workspace(site.config, 3).net)), "test")
+    return site.evaluate(evaluate_parcel(replace(task, **changes)), after)
+
+
+def test_a_site_tells_counts_of_ten_images_or_more(tmp_path: Path) -> None:
+    store = small_store(images=80)
+    test = store.partition.clients[2].test
+    store.manifest.label[test] = np.array([0] * 12 + [1] * 5 + [2] * 3)
+    about = {"sex": np.resize(np.array(["female", "male"]), len(store.manifest))}
+    store = replace(store, manifest=replace(store.manifest, about=about))
+    site = site_of(tmp_path, store=store)
+    plain = read_evaluation(evaluation_of(site))
+    assert plain.sums is None
+    found = read_evaluation(evaluation_of(site, full=True))
+    client = client_of_store(2, store, site.config, Workspace(site.config, 3))
+    model = GlobalModel(0, state_of(Workspace(site.config, 3).net))
+    whole = client.evaluate(EvaluateTask("abc123", 0, 2, model, "test", full=True))
+    assert found.numbers == whole.numbers
+    assert found.sums is not None
+    assert whole.sums is not None
+    assert found.sums.confusion.sum(axis=1).tolist() == [0, 0, 0]  # eight are too few: the larger class hides them
+    assert found.sums.images == 20
+    assert (whole.groups["sex"].images, found.groups) == (20, {})
+    for counts in (found.sums.confidence.sum(axis=1), found.sums.scores.sum(axis=2)):
+        assert not ((counts > 0) & (counts < 10)).any()
+
+
+def test_a_site_evaluates_nothing_on_fewer_than_ten_images(tmp_path: Path) -> None:
+    store = small_store(images=80)
+    parts = [replace(part, validation=part.validation[:9], test=part.test[:10]) for part in store.partition.clients]
+    site = site_of(tmp_path, store=store.dealt(replace(store.partition, clients=tuple(parts))))
+    assert read_evaluation(evaluation_of(site)).numbers["images"] == 10
+    with pytest.raises(DataError, match="fewer than 10 validation images: nothing is told of them"):
+        evaluation_of(site, part="validation")
+
+
+def test_nothing_is_told_of_fewer_than_ten_validation_images(tmp_path: Path) -> None:
+    """`findings` says that no number of them is sent."""
+    store = small_store(images=80)
+    texts = set()
+    for few in (slice(0, 3), slice(3, 6), slice(0, 0)):
+        parts = [replace(part, validation=part.validation[few]) for part in store.partition.clients]
+        site = site_of(tmp_path, store=store.dealt(replace(store.partition, clients=tuple(parts))))
+        texts.add(evaluation_of(site, full=True).text)
+    assert len(texts) == 1
+    assert not SCALED_NUMBERS & json.loads(texts.pop())["numbers"].keys()
+    assert json.loads(evaluation_of(site_of(tmp_path), full=True).text)["numbers"].keys() > SCALED_NUMBERS
+
+
+def test_a_site_refuses_tasks_of_others(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    with pytest.raises(RunError, match="a task for client 1 came to client 2"):
+        site.train(train_parcel(asked(site, 1, client=1)), 0)
+    with pytest.raises(RunError, match="a task for client 1 came to client 2"):
+        evaluation_of(site, client=1)
+    for run in ("../../site", "a/b", "", "..", "ä"):
+        with pytest.raises(RunError, match="no hash"):
+            site.train(train_parcel(asked(site, 1, run=run)), 0)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match="dealt to 5 clients; wanted one hospital's"):
+        as_client(small_store(), 2)
+
+
+def test_a_reported_model_is_tested_with_the_batch_norm_of_its_time(tmp_path: Path) -> None:
+    site = site_of(tmp_path, method="fedperl_local_norm")
+    site.train(train_parcel(asked(site, 1)), 0)
+    then = evaluation_of(site, after=1)
+    assert then != evaluation_of(site, after=0)
+    assert any(name.startswith(BATCH_NORM) for name in KeptStates(tmp_path / "abc123").after(1))
+    for round in range(2, 7):
+        site.train(train_parcel(asked(site, round)), round - 1)
+    assert evaluation_of(site, after=1) == then
+
+
+def test_a_site_refuses_an_objective_that_is_not_the_runs(tmp_path: Path) -> None:
+    site, trace = site_of(tmp_path / "state"), tmp_path / "trace"
+    steal = tmp_path / "steal.py"
+    steal.write_text(f"open({str(trace)!r}, 'w').close()\nclass Own: ...\n")
+    settings = asked(site, 1).settings
+    own = site.config.objective
+    for other in (own.model_copy(update={"kind": f"{steal}:Own"}), own.model_copy(update={"tau": own.tau / 2})):
+        task = asked(site, 1, settings=replace(settings, objective=other))
+        with pytest.raises(RunError, match="another objective than the run's"):
+            site.train(train_parcel(task), 0)
+        assert not trace.exists()
+        assert not (tmp_path / "state").exists()
+    site.train(train_parcel(asked(site, 1)), 0)
+
+
+def test_a_site_of_any_number_takes_part(tmp_path: Path) -> None:
+    """A store has the client at its own place, whatever others there are."""
+    for number in (0, 4):
+        site = site_of(tmp_path, number=number)
+        assert len(site.store.partition.clients) == number + 1
+        assert read_about(site.about(Parcel("{}"), 0))["labelled"] == 20
+
+
+@pytest.mark.parametrize(
+    ("scenario", "counts"),
+    [
+        ({"labels": "clients"}, (20, 20)),
+        ({"labels": "few_clients", "labelled_clients": [1]}, (0, 40)),
+        ({"labels": "few_clients", "labelled_clients": [2]}, (40, 0)),
+        ({"labels": "few_clients", "labelled_clients": [2, 4]}, (40, 0)),
+        ({"labels": "server"}, (0, 40)),
+    ],
+)
+def test_a_site_sees_its_labels_as_the_scenario_says(
+    scenario: dict[str, Any], counts: tuple[int, int], tmp_path: Path
+) -> None:
+    said = read_about(site_of(tmp_path, scenario=scenario).about(Parcel("{}"), 0))
+    assert (said["labelled"], said["unlabelled"]) == counts
+
+
+# Answers
+
+
+def question(parcel: Parcel, **envelope: str) -> RecordDict:
+    return record_of(parcel, {ATTEMPT: "a", NONCE: "n", CLIENT: "2", AFTER: "7"} | envelope)
+
+
+def bytes_of(content: RecordDict) -> bytes:
+    found: bytes = recorddict_to_proto(content).SerializeToString()
+    return found
+
+
+def test_an_answer_brings_back_what_it_is_known_by() -> None:
+    seen = []
+
+    def do(parcel: Parcel, client: int, after: int) -> Parcel:
+        seen.append((parcel.text, client, after))
+        return Parcel('{"b": 1}', {"model": b"new"})
+
+    given = Parcel('{"a": 1}', {"model": b"old", "peer": b"more"})
+    parcel, envelope = parcel_of(answer(question(given), do))
+    assert seen == [('{"a": 1}', 2, 7)]
+    assert (parcel.text, dict(parcel.pieces)) == ('{"b": 1}', {"model": b"new"})
+    assert envelope == {ATTEMPT: "a", NONCE: "n", HASH: model_hash(given)}
+    assert parcel_of(answer(question(Parcel("{}")), do))[1] == {ATTEMPT: "a", NONCE: "n", HASH: ""}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file", f"/data/{SECRET}.jpg"),
+        DataError(f"image {SECRET} has no label"),
+        KeyError(SECRET),
+        MemoryError(SECRET),
+    ],
+)
+def test_of_an_error_only_its_kind_leaves_the_site(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def do(*_: object) -> Parcel:
+        try:
+            raise ValueError(f"the cause, {SECRET}")
+        except ValueError as cause:
+            raise error from cause
+
+    found = answer(question(Parcel("{}", {"model": b"old"})), do)
+    parcel, envelope = parcel_of(found)
+    assert parcel == Parcel("{}")
+    assert envelope == {ATTEMPT: "a", NONCE: "n", HASH: model_hash(Parcel("", {"model": b"old"}))} | {
+        ERROR: type(error).__name__
+    }
+    assert SECRET.encode() not in bytes_of(found)
+    assert type(error).__name__.encode() in bytes_of(found)
+    assert SECRET in caplog.text  # the site's own log has all of it
+
+
+def test_what_is_no_question_is_answered_with_an_error() -> None:
+    def do(*_: object) -> Parcel:
+        raise AssertionError("nothing is done")
+
+    for content, kind in (
+        (RecordDict(), "WireError"),
+        (record_of(Parcel("{}"), {}), "KeyError"),
+        (question(Parcel("{}"), **{CLIENT: "two"}), "ValueError"),
+        (question(Parcel("{}", {"peer": b"no model"})), "KeyError"),
+    ):
+        assert parcel_of(answer(content, do))[1][ERROR] == kind
+
+
+def test_a_site_answers_a_question_from_beginning_to_end(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    given = train_parcel(asked(site, 1))
+    found, envelope = parcel_of(
+        answer(question(given, **{AFTER: "0"}), lambda parcel, _, after: site.train(parcel, after))
+    )
+    assert found == site.train(given, 0)
+    assert envelope[HASH] == model_hash(given)
+    failed = answer(question(replace(given, text="{}")), lambda parcel, _, after: site.train(parcel, after))
+    assert parcel_of(failed)[1][ERROR] == "WireError"
+
+
+# What may run across sites
+
+RAW, ALONE = "peers.anonymize = false: raw peers never leave", "federation.alone = true: clients that train by"
+REFUSED = {
+    **dict.fromkeys(("fedmatch", "fedmatch_lite", "fedmatch_server", "fedperl_raw"), RAW),
+    **dict.fromkeys((f"fedperl_{name}_raw" for name in ("gated_similarity", "gated_validation", "validation")), RAW),
+    **dict.fromkeys(("local_fixmatch", "local_lower", "local_upper"), ALONE),
+}
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_runs_across_sites_or_is_refused_by_name(method: str) -> None:
+    config = load_config(None, [f"method={method}"])
+    for text in (f'method = "{method}"', dump(config)):
+        if method in REFUSED:
+            with pytest.raises(ConfigError, match=f"method '{method}' cannot run across sites: {REFUSED[method]}"):
+                config_of(text)
+        else:
+            found = config_of(text)
+            assert found.model_dump() == config.model_dump() | {"written_by": found.written_by}
+            assert found.peers.anonymize or not found.peer_learning
+            assert not found.federation.alone
+            assert found.objective.kind in OBJECTIVES
+            assert found.privacy == "recommended"
+    with pytest.raises(ConfigError, match=f"method '{method}' cannot run across sites: "):
+        config_of(f'method = "{method}"\nprivacy = "research"')
+
+
+def test_all_that_is_refused_is_still_there() -> None:
+    assert REFUSED.keys() < methods().keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'privacy = "research"\n[peers]\nanonymize = false',
+            "peers.anonymize = false: raw peers never leave the local",
+        ),
+        ("[peers]\nanonymize = false", "peers.anonymize = false sends one client's model to another"),
+        ('device = "cuda"', "device = 'cuda': the server only averages; wanted 'cpu'"),
+        ('privacy = "research"', "privacy = 'research': not for real patients"),
+        ("[peers]\nsnapshot = false", "peers.snapshot = false: clients of a round would have to wait"),
+        ('method = "lower"\n[federation]\nalone = true', "federation.alone = true: clients that train by themselves"),
+        (
+            '[objective]\nkind = "steal.py:Own"',
+            "objective.kind = 'steal.py:Own': sites run no code that is sent to them",
+        ),
+        ("method = ", "the run's configuration is no TOML"),
+        ("[federation]\nrounds = 0", "the run's configuration: federation.rounds = 0"),
+        ("[peers]\nTt = 2", "the run's configuration: unknown key 'peers.Tt'"),
+        ('method = "theirs"', "method = 'theirs' is unknown"),
+        ('method = "../../etc/theirs"', "is unknown"),
+    ],
+)
+def test_what_may_not_run_across_sites_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(".", r"\.")):
+        config_of(text)
+
+
+# The folder of a site
+
+
+@pytest.fixture(name="site")
+def _site(tmp_path: Path) -> SiteFolder:
+    found = SiteFolder(tmp_path / "site")
+    found.create("fed.example.org:8443", tmp_path / "store")
+    return found
+
+
+def test_a_new_folder_has_a_key_and_settings_that_are_read_back(site: SiteFolder, tmp_path: Path) -> None:
+    found = site.settings()
+    assert found == SiteSettings(server="fed.example.org:8443", data="../store")
+    assert (site.path / found.data).resolve() == (tmp_path / "store").resolve()
+    lines = site.file.read_text().splitlines()
+    keys = [line.partition(" = ")[0] for line in lines if line and not line.startswith("#")]
+    assert keys == list(SiteSettings.model_fields)  # each one, with a remark above
+    assert all(
+        lines[lines.index(line) - 1].startswith("#") for line in lines if line.startswith(("server", "ca", "data"))
+    )
+    assert {path.name for path in site.path.iterdir()} == {"site.toml", "site.key", "site.pub"}
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in site.path.iterdir()} == {
+        "site.key": "0o600",
+        "site.pub": "0o644",
+        "site.toml": "0o644",
+    }
+    assert oct(site.path.stat().st_mode & 0o777) == "0o700"
+    assert site.own_settings(small_config(device="cuda:3", threads=7)).device == "cpu"
+
+
+def test_a_second_site_in_the_folder_does_not_replace_the_key(site: SiteFolder, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in site.path.iterdir()}
+    with pytest.raises(ConfigError, match="holds a site already; its key is not replaced"):
+        SiteFolder(site.path).create("other:1", tmp_path)
+    site.file.unlink()
+    with pytest.raises(ConfigError, match="holds a site already"):
+        site.create("other:1", tmp_path)
+    before.pop(site.file)
+    assert {path: path.read_bytes() for path in site.path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("sever = 1", r"unknown key 'sever'; did you mean 'server'\?"),
+        ("server = 8443", "server = 8443: Input should be a valid string"),
+        ('server = "fed.example.org"', "server = 'fed.example.org': String should match"),
+        ('server = "https://fed.example.org:8443"', "server = 'https://fed"),
+        ('server = "a b:1"', "server = 'a b:1'"),
+        ("data = 3", "data = 3: Input should be a valid string"),
+        ("ca = true", "ca = True: Input should be"),
+        ("shares = [1, 2, 3, 4]", "shares.1 = 2: "),
+        ("shares = [1.0]", "shares"),
+        ('shares = "half"', "shares = 'half'"),
+        ("threads = 0", "threads"),
+        ('threads = "many"', "threads"),
+        ("device = 1", "device = 1"),
+        ("threads = ", "cannot be read as TOML"),
+    ],
+)
+def test_wrong_settings_are_refused_with_file_and_key(line: str, message: str, site: SiteFolder) -> None:
+    key = line.partition(" ")[0]
+    text = "\n".join(one for one in site.file.read_text().splitlines() if not one.startswith(key + " "))
+    site.file.write_text(text + f"\n{line}\n")
+    with pytest.raises(ConfigError, match=message) as raised:
+        site.settings()
+    assert str(raised.value).startswith(f"{site.file}: ")
+
+
+def test_a_missing_setting_is_named(site: SiteFolder) -> None:
+    site.file.write_text('ca = "ca.crt"\n')
+    with pytest.raises(ConfigError, match=r"site\.toml: .*server"):
+        site.settings()
+
+
+def test_missing_files_are_named(site: SiteFolder) -> None:
+    with pytest.raises(ConfigError, match="ca.crt: no such file; wanted the federation's ca.crt"):
+        site.certificate()
+    site.file.unlink()
+    with pytest.raises(ConfigError, match=r"site\.toml: no such file; wanted `fedperl site init` first"):
+        site.settings()
+
+
+@pytest.mark.parametrize("name", ["store", "größe", 'a "b" \\c', "# no", "𝒳"])
+def test_a_folder_of_any_name_is_found(name: str, tmp_path: Path) -> None:
+    site = SiteFolder(tmp_path / name / "site")
+    site.path.parent.mkdir()
+    site.create("localhost:1", tmp_path / name / "the images" / name)
+    assert (site.path / site.settings().data).resolve() == (tmp_path / name / "the images" / name).resolve()
+
+
+def test_leaving_and_coming_back(site: SiteFolder) -> None:
+    KeptStates(site.state / "run").put(1, state_after(1))
+    assert not site.leaving()
+    site.leave()
+    assert site.leaving()
+    assert not site.told()
+    assert not site.state.exists()
+    site.has_told()
+    assert SiteFolder(site.path).told()
+    site.leave()
+    assert not site.told()
+    site.has_told()
+    site.come_back()
+    assert not site.leaving()
+    assert not site.told()
+
+
+# Its images
+
+
+def as_is(store: Store, label: int | None = None) -> Store:
+    """Return a hospital's store that is dealt to nobody; some images without labels."""
+    labels = store.manifest.label.copy()
+    if label is not None:
+        labels[:label] = -1
+    return replace(store, manifest=replace(store.manifest, label=labels), partition=Partition())
+
+
+def test_images_that_are_dealt_to_one_are_used_as_they_are(site: SiteFolder, tmp_path: Path) -> None:
+    own = small_store().of_client(3)
+    own.save(tmp_path / "store")
+    assert site.open_store().digest() == own.digest()
+
+
+def test_images_that_are_dealt_to_several_are_refused(site: SiteFolder, tmp_path: Path) -> None:
+    small_store().save(tmp_path / "store")
+    with pytest.raises(DataError, match="is dealt to 5 clients; wanted one hospital's images"):
+        site.open_store()
+
+
+def test_images_that_are_dealt_to_nobody_are_dealt_by_shares(site: SiteFolder, tmp_path: Path) -> None:
+    store = as_is(small_store(images=40), label=48)
+    group = np.array([f"lesion_{k // 2}" for k in range(len(store.manifest))])
+    store = replace(store, manifest=replace(store.manifest, group=group))
+    store.save(tmp_path / "store")
+    known = len(store.manifest) - 48
+    for shares in ((0.5, 0.0, 0.2, 0.3), (0.25, 0.25, 0.25, 0.25), (0.0, 1.0, 0.0, 1.0)):
+        text = site.file.read_text().partition("shares = ")
+        site.file.write_text(f"{text[0]}shares = {list(shares)}\n{text[2].partition(chr(10))[2]}")
+        found = site.open_store()
+        (part,) = found.partition.clients
+        assert sorted(part.rows().tolist()) == list(range(len(store.manifest)))  # each once
+        assert len(found.partition.server) == 0
+        assert set(range(48)) <= set(part.unlabelled.tolist())
+        if not shares[1]:
+            sizes = [len(getattr(part, name)) for name in PARTS if name != "unlabelled"]
+            wanted = [
+                known * share / sum(shares) for name, share in zip(PARTS, shares, strict=True) if name != "unlabelled"
+            ]
+            assert sizes == pytest.approx(wanted, abs=2)
+            assert len(part.unlabelled) == 48
+        groups = [set(group[getattr(part, name)].tolist()) for name in PARTS]
+        assert sum(len(names) for names in groups) == len(set(group.tolist()))
+        assert site.open_store().digest() == found.digest()  # the same each time
+
+
+def test_shares_of_nothing_are_refused(site: SiteFolder, tmp_path: Path) -> None:
+    as_is(small_store()).save(tmp_path / "store")
+    site.file.write_text(site.file.read_text().replace("[0.5, 0.0, 0.2, 0.3]", "[0.0, 0.0, 0.0, 0.0]"))
+    with pytest.raises(ConfigError, match="shares"):
+        site.open_store()
+
+
+def test_findings_of_images_in_order() -> None:
+    store = small_store(images=80)
+    about = {"sex": np.resize(np.array(["male"]), len(store.manifest)), "institution": store.manifest.source}
+    store = replace(store, manifest=replace(store.manifest, about=about)).of_client(1)
+    found = findings(store)
+    part = store.partition.clients[0]
+    assert found["counts"] == dict.fromkeys(PARTS, 20)
+    for name in PARTS:
+        labels = store.manifest.label[getattr(part, name)].tolist()
+        assert found["by_class"][name] == {letter: labels.count(place) for place, letter in enumerate("ABC")}
+    assert (found["images"], found["size"], found["groups"], found["classes"]) == (80, 16, 80, ["A", "B", "C"])
+    assert found["known_of_patients"] == ["sex"]
+    assert found["warnings"] == []
+    assert found["leaves"] == leaves(found["counts"])
+    assert "labelled (20), unlabelled (20), for validation (20" in found["leaves"][0]
+    json.dumps(found)
+
+
+def test_findings_warn() -> None:
+    store = small_store(images=80)
+    part = store.partition.clients[0]
+    label, images = store.manifest.label.copy(), store.images.copy()
+    label[part.test[:2]] = -1
+    label[part.labelled] = 0
+    images[part.labelled[:3]] = 0
+    nothing = replace(part, labelled=no_rows(), unlabelled=no_rows())
+    odd = replace(store, images=images, manifest=replace(store.manifest, label=label))
+    few = replace(part, validation=part.validation[:9])
+    assert findings(odd.dealt(Partition((few,))))["warnings"] == [
+        "9 validation images, fewer than 10: no number of them is sent",
+        "2 test images have no label; wanted one each",
+        "no labelled training image of: B, C",
+        "3 images are entirely black",
+    ]
+    assert findings(store.dealt(Partition((nothing,))))["warnings"] == [
+        "no images to train on: the site cannot take part"
+    ]
+
+
+# Keys
+
+
+def shakes_hands(folder: Path, authority: Path, name: str) -> bool:
+    """Return whether a client that trusts the authority accepts the server's certificate for a name."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "server.crt", folder / "server.key")
+    client = ssl.create_default_context(cafile=str(authority))
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(down, up, server_hostname=name), server.wrap_bio(up, down, server_side=True)]
+    done = [False, False]
+    for _ in range(9):
+        for place, end in enumerate(ends):
+            try:
+                end.do_handshake()
+                done[place] = True
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+    return all(done)
+
+
+def test_the_servers_certificate_is_for_its_names_alone(tmp_path: Path) -> None:
+    make_authority(tmp_path / "keys", ["fed.example.org", "localhost", "127.0.0.1"])
+    make_authority(tmp_path / "other", ["fed.example.org", "localhost", "127.0.0.1"])
+    ours = tmp_path / "keys" / "ca.crt"
+    for name in ("fed.example.org", "localhost", "127.0.0.1"):
+        assert shakes_hands(tmp_path / "keys", ours, name)
+        assert not shakes_hands(tmp_path / "keys", tmp_path / "other" / "ca.crt", name)
+    for name in ("example.org", "www.fed.example.org", "127.0.0.2", "ca"):
+        assert not shakes_hands(tmp_path / "keys", ours, name)
+    assert not shakes_hands(tmp_path / "keys", tmp_path / "keys" / "server.crt", "localhost")  # it is no authority
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "keys").iterdir()}
+    assert modes == {"ca.crt": "0o644", "ca.key": "0o600", "server.crt": "0o644", "server.key": "0o600"}
+    assert oct((tmp_path / "keys").stat().st_mode & 0o777) == "0o700"
+
+
+def test_a_sites_keys_are_a_pair_for_openssh(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_site_keys(tmp_path / name)
+    public = (tmp_path / "a" / "site.pub").read_bytes()
+    assert public.startswith(b"ecdsa-sha2-nistp384 ")
+    assert public.endswith(b"\n")
+    found = serialization.load_ssh_public_key(public)
+    assert isinstance(found, ec.EllipticCurvePublicKey)
+    assert isinstance(found.curve, ec.SECP384R1)
+    private = serialization.load_ssh_private_key((tmp_path / "a" / "site.key").read_bytes(), password=None)
+    assert private.public_key().public_numbers() == found.public_numbers()
+    assert (tmp_path / "b" / "site.pub").read_bytes() != public
+    assert oct((tmp_path / "a" / "site.key").stat().st_mode & 0o777) == "0o600"
