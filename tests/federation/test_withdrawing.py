@@ -65,6 +65,13 @@ def test_an_update_that_is_still_being_written_goes_too(tmp_path: Path) -> None:
     ]
 
 
+def test_one_that_is_none_of_the_runs_may_be_taken_out(tmp_path: Path) -> None:
+    s = server(tmp_path, clients=4, federation={"cohort": 3, "quorum": 3})
+    s.withdraw(4)
+    rounds(s, 1)
+    assert s.model.round == 1
+
+
 @pytest.mark.parametrize("sampling", ["uniform", "size"])
 def test_cohorts_get_smaller_when_too_few_are_left(sampling: str, tmp_path: Path) -> None:
     s = server(tmp_path, clients=4, federation={"cohort": 3, "quorum": 3, "client_sampling": sampling})

@@ -129,7 +129,7 @@ class Rounds:
             self._let_go()
             evaluations = self._validate()
             self._let_go()
-            accuracy = {e.client: e.numbers["accuracy"] for e in evaluations}
+            accuracy = {e.client: e.numbers["accuracy"] for e in evaluations if "accuracy" in e.numbers}
             with self.watch.measure("validation"):
                 measured = self.measure(self.server)
             own = measured.get("server", {}).get("accuracy")

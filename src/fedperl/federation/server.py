@@ -219,7 +219,8 @@ class Server:
     def withdraw(self, client: int) -> None:
         """Leave a client out from now on, and keep neither its model nor what was made of it."""
         self.withdrawn.add(client)
-        self.sizes[client] = 0
+        if client < len(self.sizes):  # one that was registered later is none of this run's
+            self.sizes[client] = 0
         self.trainers = [k for k in self.trainers if k != client]
         self.evaluators = [k for k in self.evaluators if k != client]
         self.known.pop(client, None)

@@ -36,7 +36,9 @@ def _run(out: Path) -> dict[str, Any]:
     if state == "failed":
         state = f"failed: {said.get('why')}"
     last = lines[-1] if lines else None
-    found = [numbers["accuracy"] for numbers in (last or {"validation": {}})["validation"].values()]
+    found = [
+        numbers["accuracy"] for numbers in (last or {"validation": {}})["validation"].values() if "accuracy" in numbers
+    ]
     accuracy = sum(found) / len(found) if found else None
     shown = "" if accuracy is None else f", mean validation accuracy {accuracy:.3f}"
     return {
