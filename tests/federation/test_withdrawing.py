@@ -346,3 +346,19 @@ def test_a_run_whose_clients_all_fail_in_the_first_round_ends_at_once(
     silent.fails, silent.until = False, 3
     train(config_of(rounds=4), tmp_path, store=store, resume=True)
     assert [line["round"] for line in lines_of(tmp_path) if not line["accepted"]] == [1, 2]
+
+
+def test_an_evaluation_without_an_accuracy_does_not_end_the_run(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated = LocalExchange.evaluate
+
+    def evaluate(self: LocalExchange, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
+        for task, found in zip(listed := list(tasks), evaluated(self, listed), strict=True):
+            yield found if task.full or task.client != 1 else replace(found, numbers={"images": 4})
+
+    monkeypatch.setattr(LocalExchange, "evaluate", evaluate)
+    results = train(config_of(), tmp_path, store=store)
+    assert len(lines_of(tmp_path)) == 7
+    assert "1" in results["test"]["last"]
+    assert "1" not in results["test"]["per_client_best"]
