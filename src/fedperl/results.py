@@ -32,18 +32,18 @@ def final_results(
     best, last = rounds.selection.best, server.model.round
     holders = [number for number, member in members.items() if member.test and number not in server.withdrawn]
     testers: list[int | None] = [*holders] if "test" not in own.parts else [*holders, None]
-    wanted: dict[str, dict[int | None, int]] = {"last": dict.fromkeys(testers, last)}
-    for name, key in (("global_best", "global"), ("server_best", "server")):
-        if key in best:
-            wanted[name] = dict.fromkeys(testers, best[key][1])
+    reported = {"last": last} | {
+        name: best[key][1] for name, key in (("global_best", "global"), ("server_best", "server")) if key in best
+    }
+    wanted: dict[str, dict[int | None, int]] = {name: dict.fromkeys(testers, made) for name, made in reported.items()}
     if holders and server.evaluators:
         wanted["per_client_best"] = {number: best[str(number)][1] for number in holders if str(number) in best}
     tested: dict[tuple[int, int | None], dict[str, float]] = {}
     curves: dict[str, dict[str, Any]] = {"sums": {}, "groups": {}}
-    for round in sorted({made for choice in wanted.values() for made in choice.values()}):
+    for round in sorted({*reported.values(), *(made for choice in wanted.values() for made in choice.values())}):
         model = GlobalModel(round, folder.models.get(round))
-        for name, choice in wanted.items():
-            if name != "per_client_best" and set(choice.values()) == {round}:
+        for name, made in reported.items():
+            if made == round:
                 folder.write_model(name, work.deliverable(model.state), about | {"round": str(round)})
         asked = [tester for tester in testers if any(choice.get(tester) == round for choice in wanted.values())]
         for (tester, part), found in _evaluated(rounds, own, model, asked).items():

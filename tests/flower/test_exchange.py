@@ -17,9 +17,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedperl.config import load_config
 from fedperl.engines.flower import exchange as exchange_module
-from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, ERROR, HASH, NONCE, FlowerExchange, Waiting
-from fedperl.engines.flower.records import BYTES, ENVELOPE, TEXT, parcel_of, record_of
-from fedperl.engines.flower.site import answer
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN, FlowerExchange, Waiting
+from fedperl.engines.flower.records import BYTES, ENVELOPE, ERROR, TEXT, parcel_of, record_of
+from fedperl.engines.flower.site import Asking, answer
 from fedperl.errors import RunError
 from fedperl.evaluate import binned_sums
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
@@ -66,12 +66,13 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def site(message: Message) -> Message:
     """Answer as a site does, with the received model plus its number."""
 
-    def do(parcel: Parcel, client: int, after: int) -> Parcel:
+    def do(parcel: Parcel, found: Asking) -> Parcel:
+        client, after = found.client, found.after
         if message.metadata.message_type == MessageType.QUERY:
             return Parcel(json.dumps({"client": client}))
         if message.metadata.message_type == MessageType.EVALUATE:
             asked = read_evaluate(parcel)
-            numbers = {"accuracy": client / 10, "loss": 1.0 * after}
+            numbers = {"accuracy": client / 10, "loss": 1.0 * after, "images": 20, "weighted_f1": 0.5}
             return evaluation_parcel(
                 Evaluation(asked.run, asked.round, client, asked.part, numbers, SUMS if asked.full else None)
             )
@@ -140,7 +141,7 @@ def exchange_of(grid: FakeGrid, **more: Any) -> FlowerExchange:
     def online() -> dict[int, int]:
         return {node - 100: node for node in grid.get_node_ids()}
 
-    return FlowerExchange(grid, online, more.pop("waiting", WAITING), **more)
+    return FlowerExchange(grid, online, more.pop("waiting", WAITING), classes=2, **more)
 
 
 def tasks_of(*clients: int, round: int = 4) -> list[TrainTask]:
@@ -201,7 +202,7 @@ def test_what_is_sent(grid: FakeGrid) -> None:
         assert message.metadata.ttl == WAITING.deadline
         parcel, envelope = parcel_of(message.content)
         assert parcel == train_parcel(task)
-        assert envelope.keys() == {ATTEMPT, NONCE, AFTER, CLIENT}
+        assert envelope.keys() == {ATTEMPT, NONCE, AFTER, CLIENT, RUN}
         assert (envelope[CLIENT], envelope[AFTER]) == (str(task.client), "3" if task.client == 2 else "0")
         envelopes.append(envelope)
     assert len({envelope[NONCE] for envelope in envelopes}) == 4
@@ -449,7 +450,7 @@ def test_a_reported_model_waits_for_a_client_that_comes_back(grid: FakeGrid, clo
         return changed(**{ERROR: "MemoryError"})(message) if faults[1] >= 0 else site(message)
 
     grid.replies = {1: failing}
-    exchange = FlowerExchange(grid, online, WAITING)
+    exchange = FlowerExchange(grid, online, WAITING, classes=2)
     tasks = asks_of(0, 1, 2, 3, full=True)
     found = list(exchange.evaluate(tasks))
     assert [one.client for one in found] == [0, 1, 2, 3]

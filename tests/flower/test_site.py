@@ -21,12 +21,12 @@ from fedperl import __version__
 from fedperl.config import dump, load_config, methods
 from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
 from fedperl.data.store import Store
-from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, ERROR, HASH, NONCE
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN
 from fedperl.engines.flower.keys import make_authority, make_site_keys
-from fedperl.engines.flower.records import parcel_of, record_of
+from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.engines.flower.rules import config_of
 from fedperl.engines.flower.server_app import read_about
-from fedperl.engines.flower.site import KEPT, KeptStates, Site, answer, as_client, told_of
+from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, as_client, told_of
 from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS
@@ -59,7 +59,11 @@ def held(kept: KeptStates, rounds: range) -> list[int]:
     """Return the rounds after which there is a state, each as it was put."""
     found = []
     for round in rounds:
-        if state := kept.after(round):
+        try:
+            state = kept.after(round)
+        except RunError:
+            continue
+        if state:
             assert {name: tensor.tolist() for name, tensor in state.items()} == {
                 name: tensor.tolist() for name, tensor in state_after(round).items()
             }
@@ -75,7 +79,7 @@ def test_kept_states_are_those_of_the_last_four_rounds(tmp_path: Path) -> None:
     kept = KeptStates(tmp_path / "run")
     assert held(kept, range(20)) == []
     for place, round in enumerate((2, 3, 5, 8, 9, 13)):
-        kept.put(round, state_after(round))
+        kept.put(round, state_after(round), round - 1)
         last = [2, 3, 5, 8, 9, 13][: place + 1][-KEPT:]
         assert held(kept, range(20)) == last
         assert len(list((tmp_path / "run").glob("round-*"))) == len(last)
@@ -85,16 +89,16 @@ def test_kept_states_are_those_of_the_last_four_rounds(tmp_path: Path) -> None:
 
 def test_a_round_may_be_repeated_and_a_client_without_state_keeps_nothing(tmp_path: Path) -> None:
     kept = KeptStates(tmp_path / "run")
-    kept.put(1, {})
+    kept.put(1, {}, 0)
     assert not list((tmp_path / "run").rglob("round-*"))
-    kept.put(3, {"memory.x": torch.zeros(1)})
-    KeptStates(tmp_path / "run").put(3, state_after(3))
+    kept.put(3, {"memory.x": torch.zeros(1)}, 2)
+    KeptStates(tmp_path / "run").put(3, state_after(3), 2)
     assert held(KeptStates(tmp_path / "run"), range(20)) == [3]
 
 
 def test_a_crash_before_the_index_leaves_the_states_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptStates(tmp_path / "run")
-    kept.put(1, state_after(1))
+    kept.put(1, state_after(1), 0)
 
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
@@ -102,11 +106,11 @@ def test_a_crash_before_the_index_leaves_the_states_before(tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr("fedperl.engines.flower.site.write_durably", full)
         with pytest.raises(OSError, match="no space"):
-            kept.put(2, state_after(2))
+            kept.put(2, state_after(2), 1)
     again = KeptStates(tmp_path / "run")
     assert held(again, range(20)) == [1]
     assert len(list((tmp_path / "run").glob("round-*"))) == 1  # what the crash left is swept
-    again.put(2, state_after(2))
+    again.put(2, state_after(2), 1)
     assert held(KeptStates(tmp_path / "run"), range(20)) == [1, 2]
 
 
@@ -114,8 +118,8 @@ def test_a_run_that_starts_anew_keeps_its_first_rounds(tmp_path: Path) -> None:
     """The same configuration has the same name at a site: another run of it begins at round 1 again."""
     kept = KeptStates(tmp_path / "run")
     for round in (95, 97, 98, 100):
-        kept.put(round, state_after(round))
-    kept.put(1, state_after(1))
+        kept.put(round, state_after(round), round - 1)
+    kept.put(1, state_after(1), 0)
     assert held(kept, range(101)) == [1]
 
 
@@ -126,20 +130,21 @@ def layers_after(round: int) -> State:
 def test_batch_norm_layers_of_every_round_stay(tmp_path: Path) -> None:
     kept = KeptStates(tmp_path / "run")
     for round in (*range(1, 8), 9):
-        kept.put(round, state_after(round) | layers_after(round))
+        kept.put(round, state_after(round) | layers_after(round), round - 1)
     assert json.loads(kept.index.read_text()).keys() == {"last", "past"}
     for found in (kept, KeptStates(tmp_path / "run")):
         assert sorted(found.files.records) == [5, 6, 7, 9]
         assert sorted(found.past.records) == [*range(1, 8), 9]
         for round in (1, 4):
-            assert found.after(round) == {}
+            with pytest.raises(RunError, match=f"after round {round} is no longer kept"):
+                found.after(round)
             assert {name: x.tolist() for name, x in found.for_model(round).items()} == {
                 name: x.tolist() for name, x in layers_after(round).items()
             }
         for round in (5, 9):
             assert found.for_model(round).keys() == (state_after(round) | layers_after(round)).keys()
         assert found.for_model(8) == {}
-    kept.put(3, state_after(3) | layers_after(-3))  # another life, from round 2 on
+    kept.put(3, state_after(3) | layers_after(-3), 2)  # another life, from round 2 on
     again = KeptStates(tmp_path / "run")
     assert (sorted(again.files.records), sorted(again.past.records)) == ([3], [1, 2, 3])
     assert again.for_model(3)[f"{BATCH_NORM}mean"].tolist() == [-3, -3]
@@ -158,6 +163,9 @@ def test_few_images_to_validate_or_test_on_are_not_counted() -> None:
         assert (found.labelled, found.unlabelled, found.at_once) == (3, 5, 5)
         assert found.validation == (validation if validation >= 10 else 0)
         assert found.test == (test if test >= 10 else 0)
+
+
+HERE = Asking(2, 0, "abc123")
 
 
 def site_of(folder: Path, number: int = 2, store: Store | None = None, **sections: Any) -> Site:
@@ -183,7 +191,7 @@ def asked(site: Site, round: int, **changes: Any) -> TrainTask:
 
 def test_what_a_site_says_of_itself(tmp_path: Path) -> None:
     site = site_of(tmp_path)
-    said = read_about(site.about(Parcel("{}"), 0))
+    said = read_about(site.about(Parcel("{}"), HERE))
     assert said == asdict(told_of(site.store.partition.clients[2], site.config)) | {
         "classes": ["A", "B", "C"],
         "size": 16,
@@ -191,7 +199,7 @@ def test_what_a_site_says_of_itself(tmp_path: Path) -> None:
         "version": __version__,
     }
     assert (said["labelled"], said["unlabelled"], said["validation"], said["test"]) == (20, 20, 20, 20)
-    small = json.loads(site_of(tmp_path, store=small_store(images=24)).about(Parcel("{}"), 0).text)
+    small = json.loads(site_of(tmp_path / "small", store=small_store(images=24)).about(Parcel("{}"), HERE).text)
     assert (small["labelled"], small["validation"], small["test"]) == (6, 0, 0)
     unsaid = json.dumps({name: value for name, value in said.items() if name != "version"})
     for text in ("[" * 9, "[]", "{}", json.dumps(said | {"image": "x"}), json.dumps(said | {"test": True}), unsaid):
@@ -207,18 +215,22 @@ def test_a_site_trains_as_the_client_of_the_whole_store(method: str, tmp_path: P
     state: State = {}
     for round, after in ((1, 0), (2, 1), (4, 2)):
         update, state = client.train(asked(site, round), state)
-        found = site_of(tmp_path, method=method, objective=objective).train(train_parcel(asked(site, round)), after)
+        found = site_of(tmp_path, method=method, objective=objective).train(
+            train_parcel(asked(site, round)), replace(HERE, after=after)
+        )
         assert found == update_parcel(update)
     assert bool(state) == (method == "fedirm")
-    again = site.train(train_parcel(asked(site, 4)), 2)  # the server goes back, with its checkpoint
+    again = site.train(
+        train_parcel(asked(site, 4)), replace(HERE, after=2)
+    )  # the server goes back, with its checkpoint
     assert again == found
     if state:
-        assert site.train(train_parcel(asked(site, 4)), 1) != found
+        assert site.train(train_parcel(asked(site, 4)), replace(HERE, after=1)) != found
 
 
 def evaluation_of(site: Site, after: int = 0, **changes: Any) -> Parcel:
     task = EvaluateTask("abc123", 0, site.number, GlobalModel(0, state_of(Workspace(site.config, 3).net)), "test")
-    return site.evaluate(evaluate_parcel(replace(task, **changes)), after)
+    return site.evaluate(evaluate_parcel(replace(task, **changes)), replace(HERE, after=after))
 
 
 def test_a_site_tells_counts_of_ten_images_or_more(tmp_path: Path) -> None:
@@ -259,7 +271,8 @@ def test_nothing_is_told_of_fewer_than_ten_validation_images(tmp_path: Path) -> 
     texts = set()
     for few in (slice(0, 3), slice(3, 6), slice(0, 0)):
         parts = [replace(part, validation=part.validation[few]) for part in store.partition.clients]
-        site = site_of(tmp_path, store=store.dealt(replace(store.partition, clients=tuple(parts))))
+        folder = tmp_path / f"{few.start} {few.stop}"
+        site = site_of(folder, store=store.dealt(replace(store.partition, clients=tuple(parts))))
         texts.add(evaluation_of(site, full=True).text)
     assert len(texts) == 1
     assert not SCALED_NUMBERS & json.loads(texts.pop())["numbers"].keys()
@@ -269,12 +282,12 @@ def test_nothing_is_told_of_fewer_than_ten_validation_images(tmp_path: Path) -> 
 def test_a_site_refuses_tasks_of_others(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     with pytest.raises(RunError, match="a task for client 1 came to client 2"):
-        site.train(train_parcel(asked(site, 1, client=1)), 0)
+        site.train(train_parcel(asked(site, 1, client=1)), HERE)
     with pytest.raises(RunError, match="a task for client 1 came to client 2"):
         evaluation_of(site, client=1)
     for run in ("../../site", "a/b", "", "..", "ä"):
-        with pytest.raises(RunError, match="no hash"):
-            site.train(train_parcel(asked(site, 1, run=run)), 0)
+        with pytest.raises(RunError, match="name is none"):
+            site.train(train_parcel(asked(site, 1)), replace(HERE, run=run))
     assert not list(tmp_path.iterdir())
     with pytest.raises(DataError, match="dealt to 5 clients; wanted one hospital's"):
         as_client(small_store(), 2)
@@ -282,12 +295,12 @@ def test_a_site_refuses_tasks_of_others(tmp_path: Path) -> None:
 
 def test_a_reported_model_is_tested_with_the_batch_norm_of_its_time(tmp_path: Path) -> None:
     site = site_of(tmp_path, method="fedperl_local_norm")
-    site.train(train_parcel(asked(site, 1)), 0)
+    site.train(train_parcel(asked(site, 1)), HERE)
     then = evaluation_of(site, after=1)
     assert then != evaluation_of(site, after=0)
     assert any(name.startswith(BATCH_NORM) for name in KeptStates(tmp_path / "abc123").after(1))
     for round in range(2, 7):
-        site.train(train_parcel(asked(site, round)), round - 1)
+        site.train(train_parcel(asked(site, round)), replace(HERE, after=round - 1))
     assert evaluation_of(site, after=1) == then
 
 
@@ -300,18 +313,18 @@ def test_a_site_refuses_an_objective_that_is_not_the_runs(tmp_path: Path) -> Non
     for other in (own.model_copy(update={"kind": f"{steal}:Own"}), own.model_copy(update={"tau": own.tau / 2})):
         task = asked(site, 1, settings=replace(settings, objective=other))
         with pytest.raises(RunError, match="another objective than the run's"):
-            site.train(train_parcel(task), 0)
+            site.train(train_parcel(task), HERE)
         assert not trace.exists()
         assert not (tmp_path / "state").exists()
-    site.train(train_parcel(asked(site, 1)), 0)
+    site.train(train_parcel(asked(site, 1)), HERE)
 
 
 def test_a_site_of_any_number_takes_part(tmp_path: Path) -> None:
     """A store has the client at its own place, whatever others there are."""
     for number in (0, 4):
-        site = site_of(tmp_path, number=number)
+        site = site_of(tmp_path / str(number), number=number)
         assert len(site.store.partition.clients) == number + 1
-        assert read_about(site.about(Parcel("{}"), 0))["labelled"] == 20
+        assert read_about(site.about(Parcel("{}"), HERE))["labelled"] == 20
 
 
 @pytest.mark.parametrize(
@@ -327,7 +340,7 @@ def test_a_site_of_any_number_takes_part(tmp_path: Path) -> None:
 def test_a_site_sees_its_labels_as_the_scenario_says(
     scenario: dict[str, Any], counts: tuple[int, int], tmp_path: Path
 ) -> None:
-    said = read_about(site_of(tmp_path, scenario=scenario).about(Parcel("{}"), 0))
+    said = read_about(site_of(tmp_path, scenario=scenario).about(Parcel("{}"), HERE))
     assert (said["labelled"], said["unlabelled"]) == counts
 
 
@@ -335,7 +348,7 @@ def test_a_site_sees_its_labels_as_the_scenario_says(
 
 
 def question(parcel: Parcel, **envelope: str) -> RecordDict:
-    return record_of(parcel, {ATTEMPT: "a", NONCE: "n", CLIENT: "2", AFTER: "7"} | envelope)
+    return record_of(parcel, {ATTEMPT: "a", NONCE: "n", CLIENT: "2", AFTER: "7", RUN: "abc123"} | envelope)
 
 
 def bytes_of(content: RecordDict) -> bytes:
@@ -346,13 +359,13 @@ def bytes_of(content: RecordDict) -> bytes:
 def test_an_answer_brings_back_what_it_is_known_by() -> None:
     seen = []
 
-    def do(parcel: Parcel, client: int, after: int) -> Parcel:
-        seen.append((parcel.text, client, after))
+    def do(parcel: Parcel, found: Asking) -> Parcel:
+        seen.append((parcel.text, found))
         return Parcel('{"b": 1}', {"model": b"new"})
 
     given = Parcel('{"a": 1}', {"model": b"old", "peer": b"more"})
     parcel, envelope = parcel_of(answer(question(given), do))
-    assert seen == [('{"a": 1}', 2, 7)]
+    assert seen == [('{"a": 1}', Asking(2, 7, "abc123"))]
     assert (parcel.text, dict(parcel.pieces)) == ('{"b": 1}', {"model": b"new"})
     assert envelope == {ATTEMPT: "a", NONCE: "n", HASH: model_hash(given)}
     assert parcel_of(answer(question(Parcel("{}")), do))[1] == {ATTEMPT: "a", NONCE: "n", HASH: ""}
@@ -401,12 +414,10 @@ def test_what_is_no_question_is_answered_with_an_error() -> None:
 def test_a_site_answers_a_question_from_beginning_to_end(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     given = train_parcel(asked(site, 1))
-    found, envelope = parcel_of(
-        answer(question(given, **{AFTER: "0"}), lambda parcel, _, after: site.train(parcel, after))
-    )
-    assert found == site.train(given, 0)
+    found, envelope = parcel_of(answer(question(given, **{AFTER: "0"}), site.train))
+    assert found == site.train(given, HERE)
     assert envelope[HASH] == model_hash(given)
-    failed = answer(question(replace(given, text="{}")), lambda parcel, _, after: site.train(parcel, after))
+    failed = answer(question(replace(given, text="{}")), site.train)
     assert parcel_of(failed)[1][ERROR] == "WireError"
 
 
@@ -562,7 +573,7 @@ def test_a_folder_of_any_name_is_found(name: str, tmp_path: Path) -> None:
 
 
 def test_leaving_and_coming_back(site: SiteFolder) -> None:
-    KeptStates(site.state / "run").put(1, state_after(1))
+    KeptStates(site.state / "run").put(1, state_after(1), 0)
     assert not site.leaving()
     site.leave()
     assert site.leaving()

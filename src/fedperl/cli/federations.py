@@ -29,9 +29,13 @@ def start(
     """Serve the federation until it is stopped; the first start makes its keys."""
     from fedperl.engines.flower.environment import need_flower
     from fedperl.engines.flower.server_folder import Address, ServerFolder
+    from fedperl.files import lock
 
     need_flower()
     server = ServerFolder(folder)
+    server.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    held = lock(server.path / "lock")
+    os.set_inheritable(held.fileno(), True)  # the SuperLink holds it on
     new = server.create(Address(host, port, public))
     if new:
         print(f"New keys in {server.keys}. Give {server.keys / 'ca.crt'} to every site; keep the .key files here.")
@@ -217,6 +221,9 @@ def leave(
         until = time.monotonic() + wait
         while not site.told() and time.monotonic() < until:
             time.sleep(0.5)
+            if node.poll() is not None:  # refused while the server still waits for the process that runs, or ran, here
+                time.sleep(5)
+                node = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(5)  # the answer is on its way
     finally:
         node.terminate()

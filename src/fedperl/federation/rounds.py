@@ -133,7 +133,8 @@ class Rounds:
             with self.watch.measure("validation"):
                 measured = self.measure(self.server)
             own = measured.get("server", {}).get("accuracy")
-            self.selection.observe(self.server.model.round, accuracy, own)
+            whole = accuracy.keys() >= set(self.server.evaluators)
+            self.selection.observe(self.server.model.round, accuracy, own, whole=whole)
             self._count(summary, len(evaluations))
             self.round = round
         with self.watch.measure("checkpoint"):

@@ -9,10 +9,16 @@ class Selection:
     def __init__(self) -> None:
         self.best: dict[str, tuple[float, int]] = {}
 
-    def observe(self, round: int, accuracy: dict[int, float], server: float | None = None) -> None:
-        """Take the accuracies of one round's global model, by client and on the server's own images, into account."""
+    def observe(
+        self, round: int, accuracy: dict[int, float], server: float | None = None, *, whole: bool = True
+    ) -> None:
+        """Take the accuracies of one round's global model, by client and on the server's own images, into account.
+
+        Args:
+            whole: whether every client is among them; a mean over some is not comparable with that over others.
+        """
         values = {str(client): value for client, value in accuracy.items()}
-        if accuracy:
+        if accuracy and whole:
             values["global"] = sum(accuracy.values()) / len(accuracy)
         if server is not None:
             values["server"] = server

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedperl.data.store import Store
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.site import Site, answer
+from fedperl.engines.flower.site import Asking, Site, answer
 from fedperl.errors import RunError
 from fedperl.federation.wire import Parcel
 from fedperl.opening import open_store
@@ -25,12 +25,12 @@ def _opened(text: str) -> tuple[Config, Store]:
 
 
 def _answer(message: Message, context: Context, what: str) -> Message:
-    def do(parcel: Parcel, client: int, after: int) -> Parcel:
+    def do(parcel: Parcel, asked: Asking) -> Parcel:
         if not context.run_config["simulated"]:
             raise RunError("this program is for simulations alone; a site runs the program that is installed there")
         config, store = _opened(str(context.run_config["config"]))
-        site = Site(client, store, config, Path(str(context.run_config["out"])) / "sites" / str(client))
-        found: Parcel = getattr(site, what)(parcel, after)
+        folder = Path(str(context.run_config["out"])) / "sites" / str(asked.client)
+        found: Parcel = getattr(Site(asked.client, store, config, folder), what)(parcel, asked)
         return found
 
     return Message(answer(message.content, do), reply_to=message)

@@ -47,7 +47,9 @@ def connect_to(home: Path, address: str, certificate: Path | None) -> None:
     """Write which server Flower's command line talks to; without a certificate in plain text, on this machine."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     trust = (
-        "insecure = true" if certificate is None else f"root-certificates = {json.dumps(str(certificate.resolve()))}"
+        "insecure = true"
+        if certificate is None
+        else f"root-certificates = {json.dumps(str(certificate.resolve()), ensure_ascii=False)}"
     )
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{trust}\n'
     (home / "config.toml").write_text(text)

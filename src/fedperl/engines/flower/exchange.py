@@ -10,8 +10,9 @@ from typing import TypeVar
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
-from fedperl.engines.flower.records import parcel_of, record_of
+from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import RunError
+from fedperl.evaluate import BINS
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.federation.wire import (
@@ -27,9 +28,9 @@ from fedperl.learn.packing import packed
 
 POLL = 0.2
 """Seconds between two looks for answers."""
-ATTEMPT, NONCE, AFTER, CLIENT, HASH, ERROR = "attempt", "nonce", "after", "client", "hash", "error"
+ATTEMPT, NONCE, AFTER, CLIENT, RUN, HASH = "attempt", "nonce", "after", "client", "run", "hash"
 """The envelope: which start of the server asks, a number used once, the client's last accepted round, its number, the
-model's hash, and the kind of an error."""
+run's name at the sites, and the model's hash."""
 LONGEST, MOST_SAID = 60, 200
 """Characters of an error's kind, and of what is wrong with an answer, that are written down."""
 AWAY = (3, 4, 5)
@@ -83,7 +84,10 @@ class FlowerExchange:
         watch: Stopwatch | None = None,
         accepted: Callable[[int], Mapping[int, int]] = lambda _: {},
         removed: Callable[[], set[int]] = set,
+        note_left: Callable[[int], None] = lambda _: None,
         quorum: int = 1,
+        run: str = "",
+        classes: int | None = None,
     ) -> None:
         """Carry the messages of one start of the server.
 
@@ -91,8 +95,12 @@ class FlowerExchange:
             online: the node of each client that is there.
             accepted: of a round, each client's last one before it whose update was accepted.
             removed: clients that the server's operator has taken out.
+            note_left: writes down that a client has left, before anything else is done.
             quorum: how many of a cohort must be online for a round to begin at once.
+            run: the run's name at the sites, which keep their state by it.
+            classes: how many; counts of a reported model have to be of so many.
         """
+        self.note_left, self.run, self.classes = note_left, run, classes
         self.grid, self.online, self.waiting, self.quorum = grid, online, waiting, quorum
         self.watch, self.accepted, self.removed = watch or Stopwatch(), accepted, removed
         self.attempt = secrets.token_hex(8)
@@ -138,13 +146,23 @@ class FlowerExchange:
             with self.watch.measure("validation"):
                 answers = self._ask(MessageType.EVALUATE, [questions[n] for n in missing], read_evaluation)
             for place, answer in zip(missing, answers, strict=True):
-                fits = not isinstance(answer, Evaluation) or _same(answer, tasks[place])
+                fits = not isinstance(answer, Evaluation) or self._fits(answer, tasks[place])
                 found[place] = answer if fits else "an answer to another question"
             self.left |= self.removed()
             if not tasks[0].full:
                 break
             self._go_on(tasks, found, until)
         yield from (answer for answer in found if isinstance(answer, Evaluation))
+
+    def _fits(self, answer: Evaluation, task: EvaluateTask) -> bool:
+        """Return whether an evaluation is that of a task, with what is needed of it."""
+        if any(getattr(answer, name) != getattr(task, name) for name in ("run", "round", "client", "part")):
+            return False
+        if not {"images", "accuracy", "weighted_f1"} <= answer.numbers.keys():
+            return False
+        if not task.full:
+            return answer.sums is None
+        return answer.sums is not None and answer.sums.scores.shape == (self.classes, BINS, 2)
 
     def _stays(self, task: EvaluateTask) -> bool:
         return task.client not in self.left
@@ -206,7 +224,7 @@ class FlowerExchange:
                 continue
             parcel = question.parcel
             envelope = {ATTEMPT: self.attempt, NONCE: secrets.token_hex(16)}
-            envelope |= {AFTER: str(question.after), CLIENT: str(question.client)}
+            envelope |= {AFTER: str(question.after), CLIENT: str(question.client), RUN: self.run}
             asked.append(Asked(place, question.client, envelope, model_hash(parcel) if parcel.pieces else ""))
             content = record_of(parcel, envelope, made)
             messages.append(Message(content, nodes[question.client], kind, ttl=self.waiting.deadline))
@@ -228,17 +246,13 @@ class FlowerExchange:
                     found[out.place] = answer = answered(reply, out, read)
                     if answer == WITHDRAWN:
                         log.warning("client %d has withdrawn", out.client)
+                        self.note_left(out.client)
                         self.left.add(out.client)
             if waiting:
                 time.sleep(POLL)
         for out in waiting.values():
             log.warning("client %d did not answer in time", out.client)
         return found
-
-
-def _same(answer: Evaluation, task: EvaluateTask) -> bool:
-    """Return whether an evaluation is that of a task."""
-    return all(getattr(answer, name) == getattr(task, name) for name in ("run", "round", "client", "part"))
 
 
 def answered(reply: Message, asked: Asked, read: Callable[[Parcel], Answer]) -> Answer | str:
@@ -255,6 +269,7 @@ def answered(reply: Message, asked: Asked, read: Callable[[Parcel], Answer]) -> 
             return kind if kind.isidentifier() and len(kind) <= LONGEST else "an error"
         return read(parcel)
     except WireError as error:
-        return f"an answer that cannot be read: {str(error)[:MOST_SAID]}"
+        said = "".join(letter if letter.isprintable() else "?" for letter in str(error)[:MOST_SAID])
+        return f"an answer that cannot be read: {said}"
     except Exception as error:  # whatever a site sends, the run goes on
         return f"an answer that cannot be read: {type(error).__name__}"

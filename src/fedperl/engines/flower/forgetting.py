@@ -1,20 +1,29 @@
 """Taking one client's model out of runs on the server's disk."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedperl.errors import BusyError, RunError
 from fedperl.federation.run_folder import RunFolder
 
+MEMBERS = "members.json"
+"""In a run's state: what each client said of itself when the run began, and the run's own name at the sites."""
+
 
 def forget(runs: Path, client: int) -> Iterator[str]:
     """Delete what each run's bank holds of a client, and yield what was done in words."""
     for path in sorted(runs.glob("*/state/checkpoint.json")):
         folder = RunFolder(path.parent.parent)
+        if not takes_part(folder, client):
+            continue
         try:
             folder.open()
         except BusyError:
             yield f"{folder.path.name}: runs now; it lets go of client {client} in its next round"
+            continue
+        except RunError as error:
+            yield f"{folder.path.name}: {error}"
             continue
         try:
             content = folder.restore()
@@ -32,3 +41,12 @@ def forget(runs: Path, client: int) -> Iterator[str]:
             yield f"{folder.path.name}: {error}"
         finally:
             folder.close()
+
+
+def takes_part(folder: RunFolder, client: int) -> bool:
+    """Return whether a client is a member of a run."""
+    path = folder.state / MEMBERS
+    try:
+        return not path.exists() or str(client) in json.loads(path.read_text())["members"]
+    except (OSError, ValueError, KeyError):
+        return True

@@ -7,7 +7,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedperl.federation.wire import Parcel, WireError
 
-TEXT, BYTES, ENVELOPE = "text", "bytes", "envelope"
+TEXT, BYTES, ENVELOPE, ERROR = "text", "bytes", "envelope", "error"
 
 
 def record_of(parcel: Parcel, envelope: dict[str, str], made: dict[int, ArrayRecord] | None = None) -> RecordDict:
@@ -48,3 +48,9 @@ def parcel_of(content: RecordDict) -> tuple[Parcel, dict[str, str]]:
             raise WireError(f"record {name!r} is {piece.dtype} of {piece.ndim} dimensions; wanted bytes")
         pieces[name] = piece.tobytes()
     return Parcel(envelope.pop(TEXT, ""), pieces), envelope
+
+
+def kind_of(content: RecordDict) -> str:
+    """Return the kind of error that an answer tells of; nothing where it tells of none."""
+    outside: Any = content[ENVELOPE]
+    return str(outside.get(ERROR, ""))

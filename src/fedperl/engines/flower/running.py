@@ -72,6 +72,11 @@ def follow(
     while True:
         alive()
         said = serving.read()
+        refused = out / f"refused_{attempt}"
+        if refused.exists():
+            why = refused.read_text()
+            refused.unlink()
+            raise RunError(why)
         if said.get("attempt") != attempt:
             if time.monotonic() - began > START:
                 raise RunError(f"{out}: Flower did not start the run within {START:.0f} s; its log says why")

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,10 +21,10 @@ from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.engines.flower.exchange import FlowerExchange, Waiting
-from fedperl.engines.flower.forgetting import forget
+from fedperl.engines.flower.forgetting import MEMBERS
 from fedperl.engines.flower.rules import config_of
 from fedperl.engines.flower.server_folder import VARIABLE, ServerFolder, Serving, is_alive
-from fedperl.errors import DataError, FedPerlError, RunError
+from fedperl.errors import BusyError, DataError, FedPerlError, RunError
 from fedperl.federating import Ground, federate, load_weights, scoring_setting
 from fedperl.federation.client import Workspace
 from fedperl.federation.ledger import Ledger
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 ABOUT = {"classes": list, "size": int, "digest": str, "version": str} | dict.fromkeys(Member.__dataclass_fields__, int)
 """What a site says of itself, and nothing else."""
-MOST_CLASSES = 1000
+MOST_CLASSES, MOST_SAID = 1000, 2**16
 RECENT = 64 * 2**20
 """Bytes of models that stay in memory: a round across sites takes seconds, so that the rest may be read from disk."""
 LOOK = 2.0
@@ -56,7 +57,6 @@ def main(grid: Grid, context: Context) -> None:
     given = context.run_config
     waiting = Waiting(float(given["deadline"]), float(given["patience"]))
     out, serving = Path(str(given["out"])), Serving(Path(str(given["out"])) / "serving.json")
-    serving.say(state="running", attempt=given["attempt"])
     try:
         config = config_of(str(given["config"]))
         if given["simulated"]:
@@ -67,8 +67,11 @@ def main(grid: Grid, context: Context) -> None:
             threading.Thread(
                 target=_end_with, args=(folder.superlink_pid(), serving, given["attempt"]), daemon=True
             ).start()
-        serve(grid, config, out, sites, waiting, resume=bool(given["resume"]))
+        began = lambda: serving.say(state="running", attempt=given["attempt"])  # noqa: E731
+        serve(grid, config, out, sites, waiting, resume=bool(given["resume"]), began=began)
         serving.say(state="finished", attempt=given["attempt"])
+    except BusyError as error:
+        write_durably(out / f"refused_{given['attempt']}", str(error).encode())
     except FedPerlError as error:
         serving.say(state="failed", attempt=given["attempt"], why=str(error))
         log.error("%s", error)
@@ -107,6 +110,15 @@ class RegisteredSites:
         """Return the clients that the operator has taken out."""
         return self.folder.taken_out()
 
+    def note_left(self, client: int) -> None:
+        """Write down that a client has withdrawn."""
+        self.folder.note_left(client)
+
+    def let_go(self) -> None:
+        """Have every run that is not at work forget those."""
+        for line in self.folder.let_go():
+            log.warning("%s", line)
+
 
 class SimulatedSites:
     """The clients of a simulation: nodes in any order, each told its number by us."""
@@ -127,22 +139,43 @@ class SimulatedSites:
         """Return nobody."""
         return set()
 
+    def note_left(self, client: int) -> None:
+        """Nothing: none leaves."""
+
+    def let_go(self) -> None:
+        """Nothing."""
+
 
 Sites = RegisteredSites | SimulatedSites
 
 
-def serve(grid: Grid, config: Config, out: Path, sites: Sites, waiting: Waiting, *, resume: bool) -> None:
-    """Run a federation into a folder."""
+def serve(
+    grid: Grid,
+    config: Config,
+    out: Path,
+    sites: Sites,
+    waiting: Waiting,
+    *,
+    resume: bool,
+    began: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a federation into a folder.
+
+    Args:
+        began: called once the folder is ours.
+    """
     started, watch, folder = time.perf_counter(), Stopwatch(), RunFolder(out)
+    sites.let_go()
     torch.set_num_threads(int(config.threads))
     if (folder.path / "config.toml").exists():
         check_resumable(folder, config, resume)
     folder.open()
+    began()
     folder.bank.recent = folder.models.recent = RECENT
     try:
         if folder.read_results() is not None:
             return
-        found = members(grid, config, folder, sites, waiting)
+        run, found = members(grid, config, folder, sites, waiting)
         first = next(iter(found.values()))
         classes, size = tuple(first["classes"]), int(first["size"])
         own_store = _own_store(config, classes, size)
@@ -163,29 +196,33 @@ def serve(grid: Grid, config: Config, out: Path, sites: Sites, waiting: Waiting,
             waiting,
             watch=watch,
             accepted=last_accepted(folder.ledger),
-            removed=sites.removed,
+            removed=lambda: sites.removed() & found.keys(),
+            note_left=sites.note_left,
             quorum=config.federation.quorum,
+            run=run,
+            classes=len(classes),
         )
         federate(config, folder, ground, OwnImages(config, own_store, work), work, exchange, watch, [], started)
-        gone = exchange.left
     finally:
         folder.close()
-    for client in sorted(gone):
-        for line in forget(out.parent, client):
-            log.warning("%s", line)
+        sites.let_go()
 
 
-def members(grid: Grid, config: Config, folder: RunFolder, sites: Sites, waiting: Waiting) -> dict[int, dict[str, Any]]:
-    """Return what each client said of itself when the run began: now, or in an earlier start.
+def members(
+    grid: Grid, config: Config, folder: RunFolder, sites: Sites, waiting: Waiting
+) -> tuple[str, dict[int, dict[str, Any]]]:
+    """Return the run's name at the sites, and what each client said of itself when it began: now, or earlier.
 
     Raises:
         RunError: too few are there, or two do not agree on what they classify.
     """
-    path = folder.state / "members.json"
-    if path.exists():
-        return {int(number): said for number, said in json.loads(path.read_text()).items()}
+    path = folder.state / MEMBERS
+    if path.exists() and (folder.state / "checkpoint.json").exists():
+        content = json.loads(path.read_text())
+        return content["run"], {int(number): said for number, said in content["members"].items()}
+    run = secrets.token_hex(8)
     wanted = sorted(sites.registered() - sites.removed() - set(config.federation.exclude))
-    exchange = FlowerExchange(grid, sites.online, waiting)
+    exchange = FlowerExchange(grid, sites.online, waiting, note_left=sites.note_left, run=run)
     found: dict[int, dict[str, Any]] = {}
     refused: dict[int, str] = {}
     until = time.monotonic() + waiting.patience
@@ -195,6 +232,7 @@ def members(grid: Grid, config: Config, folder: RunFolder, sites: Sites, waiting
                 refused[number] = said
             else:
                 found[number] = said
+        wanted = [number for number in wanted if number not in exchange.left]
         if len(found) == len(wanted) or time.monotonic() > until:
             break
         log.warning("waiting for clients %s; refused: %s", [n for n in wanted if n not in found], refused or "none")
@@ -206,9 +244,9 @@ def members(grid: Grid, config: Config, folder: RunFolder, sites: Sites, waiting
             f"{len(found)} of {len(wanted)} registered clients take part; wanted {needed} for a cohort. Missing: {away}"
         )
     _agree(found, config)
-    content = {str(number): found[number] for number in sorted(found)}
+    content = {"run": run, "members": {str(number): found[number] for number in sorted(found)}}
     write_durably(path, json.dumps(content).encode())
-    return {number: found[number] for number in sorted(found)}
+    return run, {number: found[number] for number in sorted(found)}
 
 
 def read_about(parcel: Parcel) -> dict[str, Any]:
@@ -218,6 +256,8 @@ def read_about(parcel: Parcel) -> dict[str, Any]:
         WireError: it said something else.
     """
     try:
+        if len(parcel.text) > MOST_SAID:
+            raise ValueError(f"{len(parcel.text)} characters")
         found: dict[str, Any] = json.loads(parcel.text)
         if found.keys() != ABOUT.keys() or not all(isinstance(found[key], kind) for key, kind in ABOUT.items()):
             raise ValueError("other keys or types")

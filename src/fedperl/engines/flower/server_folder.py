@@ -76,7 +76,7 @@ class ServerFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.keys, self.home, self.runs = self.path / "keys", self.path / "flower", self.path / "runs"
-        self.removed = self.path / "removed"
+        self.removed, self.left = self.path / "removed", self.path / "left"
 
     # Keys and address
 
@@ -96,6 +96,7 @@ class ServerFolder:
                 "use that name, or another folder with keys of its own"
             )
         self.removed.mkdir(exist_ok=True)
+        self.left.mkdir(exist_ok=True)
         write_durably(self.path / "server.json", json.dumps(vars(address)).encode())
         connect_to(self.home, f"127.0.0.1:{address.port}", self.keys / "ca.crt")
         proxy = PROXY.format(folder=self.path, port=address.port, listen=address.public, name="localhost")
@@ -176,16 +177,33 @@ class ServerFolder:
             ConfigError: there is no such site.
         """
         roster = self.roster()
-        if number not in roster:
+        if number not in roster and number not in self.taken_out():
             raise ConfigError(f"client {number} is not registered; registered: {sorted(roster)}")
         write_durably(self.removed / str(number), b"")
         yield from forget(self.runs, number)
+        if number not in roster:
+            return
         flwr(["supernode", "unregister", str(roster.pop(number)["node"]), CONNECTION], self.environment())
         self._write_roster(roster)
 
     def taken_out(self) -> set[int]:
         """Return the clients that were taken out."""
         return {int(path.name) for path in self.removed.iterdir()} if self.removed.exists() else set()
+
+    def note_left(self, number: int) -> None:
+        """Write down that a site has withdrawn, until every run has let go of it."""
+        self.left.mkdir(exist_ok=True)
+        write_durably(self.left / str(number), b"")
+
+    def let_go(self) -> Iterator[str]:
+        """Delete what runs hold of sites that have withdrawn; yields what was done."""
+        for path in sorted(self.left.iterdir()) if self.left.exists() else []:
+            busy = False
+            for line in forget(self.runs, int(path.name)):
+                busy |= "runs now" in line
+                yield line
+            if not busy:
+                path.unlink()
 
     def online(self) -> dict[int, bool]:
         """Return which sites are there; asks the running server.
@@ -213,7 +231,8 @@ class Serving:
 
     def say(self, **what: object) -> None:
         """Write it."""
-        write_durably(self.path, json.dumps(what | {"pid": os.getpid(), "at": time.time()}).encode())
+        me = {"pid": os.getpid(), "began": began(os.getpid()), "at": time.time()}
+        write_durably(self.path, json.dumps(what | me).encode())
 
     def read(self) -> dict[str, Any]:
         """Return what was said last; nothing before the first word."""
@@ -227,7 +246,17 @@ class Serving:
 
     def alive(self) -> bool:
         """Return whether the program that spoke last still runs."""
-        return is_alive(int(self.read().get("pid", 0)))
+        said = self.read()
+        pid = int(said.get("pid", 0))
+        return is_alive(pid) and began(pid) == said.get("began")
+
+
+def began(pid: int) -> str:
+    """Return when a process began, as Linux counts; nothing elsewhere. Numbers of processes are given again."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def is_alive(pid: int) -> bool:

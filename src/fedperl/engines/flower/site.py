@@ -1,10 +1,12 @@
 """One hospital's side: its images, what it keeps from round to round, and answers to the server's questions."""
 
+import contextlib
+import fcntl
 import json
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,8 +16,8 @@ from fedperl import __version__
 from fedperl.data.partition import ClientPart, no_rows
 from fedperl.data.scenarios import client_seen_by
 from fedperl.data.store import Store
-from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, ERROR, HASH, NONCE
-from fedperl.engines.flower.records import parcel_of, record_of
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN
+from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS, without_few
 from fedperl.evaluate.group_counts import LEAST
@@ -36,13 +38,29 @@ from fedperl.learn.state import State
 from fedperl.opening import finish_of, on
 from fedperl.settings import Config
 
+REPORTED = {"validation": "validation", "training": "labelled", "none": "labelled"}
+"""The part of its images on which a client is asked for its own accuracy."""
 KEPT = 4
 """Rounds of its own whose state a site keeps: the server may go back to an earlier one."""
 
 log = logging.getLogger(__name__)
 
-Do = Callable[[Parcel, int, int], Parcel]
-"""Answers a parcel for a client that starts after a round."""
+MOST_CLIENTS = 100_000
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What stands on the envelope of a question."""
+
+    client: int
+    after: int
+    """The client's last round that was accepted."""
+    run: str
+    """The run's name, by which a site keeps its state."""
+
+
+Do = Callable[[Parcel, Asking], Parcel]
+"""Answers a parcel."""
 
 
 class Site:
@@ -62,45 +80,51 @@ class Site:
         self.store = store.dealt(replace(store.partition, clients=tuple(clients)))
         self.folder = folder
 
-    def about(self, _: Parcel, after: int) -> Parcel:
+    def about(self, _: Parcel, asked: Asking) -> Parcel:
         """Return what the server is told before the first round."""
+        self._kept(asked).images_are(self.store.digest())
         found = asdict(told_of(self.store.partition.clients[self.number], self.config))
         found |= {"classes": list(self.store.classes), "size": self.store.size, "digest": self.store.digest()}
         found["version"] = __version__
         return Parcel(json.dumps(found))
 
-    def train(self, parcel: Parcel, after: int) -> Parcel:
+    def train(self, parcel: Parcel, asked: Asking) -> Parcel:
         """Train one local round from the state after an earlier one, and keep the new state."""
         task = read_train(parcel)
         self._check(task.client)
+        part = self.store.partition.clients[self.number]
         if task.settings.objective != self.config.objective:
             raise RunError("a task with another objective than the run's")
-        kept = self._states(task.run)
-        started = time.perf_counter()
-        with on(self.config.device):
-            update, state = self._client().train(task, kept.after(after))
-        kept.put(task.round, state)
+        kept, started = self._kept(asked), time.perf_counter()
+        with kept.alone(), on(self.config.device):
+            kept.images_are(self.store.digest())
+            update, state = self._client().train(task, kept.after(asked.after))
+            kept.put(task.round, state, asked.after)
         log.info("round %d: trained in %.2f s", task.round, time.perf_counter() - started)
+        if len(getattr(part, REPORTED[task.settings.report])) < LEAST:
+            update = replace(update, numbers={k: v for k, v in update.numbers.items() if k != "accuracy"})
         return update_parcel(update)
 
-    def evaluate(self, parcel: Parcel, after: int) -> Parcel:
+    def evaluate(self, parcel: Parcel, asked: Asking) -> Parcel:
         """Evaluate a model with the state after an earlier round."""
         task = read_evaluate(parcel)
         self._check(task.client)
         if len(getattr(self.store.partition.clients[self.number], task.part)) < LEAST:
             raise DataError(f"fewer than {LEAST} {task.part} images: nothing is told of them")
+        kept = self._kept(asked)
+        kept.images_are(self.store.digest())
         with on(self.config.device):
-            found = self._client().evaluate(task, self._states(task.run).for_model(after))
+            found = self._client().evaluate(task, kept.for_model(asked.after))
         return evaluation_parcel(told(found, self.store.partition.clients[self.number]))
 
     def _client(self) -> Client:
         work = Workspace(self.config, len(self.store.classes), finish_of(self.config))
         return client_of_store(self.number, self.store, self.config, work)
 
-    def _states(self, run: str) -> "KeptStates":
-        if not (run.isalnum() and run.isascii()):
-            raise RunError("a run's name is no hash")
-        return KeptStates(self.folder / run)
+    def _kept(self, asked: Asking) -> "KeptStates":
+        if not (asked.run.isalnum() and asked.run.isascii() and len(asked.run) <= 64):
+            raise RunError("a run's name is none")
+        return KeptStates(self.folder / asked.run)
 
     def _check(self, client: int) -> None:
         if client != self.number:
@@ -127,6 +151,8 @@ def told(evaluation: Evaluation, part: ClientPart) -> Evaluation:
 
 def as_client(store: Store, number: int) -> Store:
     """Return a hospital's own store, of one client, as that of the client with this number: the others hold nothing."""
+    if number > MOST_CLIENTS:
+        raise DataError(f"client {number}; wanted at most {MOST_CLIENTS}")
     if len(store.partition.clients) != 1:
         raise DataError(f"the store is dealt to {len(store.partition.clients)} clients; wanted one hospital's")
     nobody = ClientPart("", no_rows(), no_rows(), no_rows(), no_rows())
@@ -139,31 +165,62 @@ class KeptStates:
     def __init__(self, folder: Path) -> None:
         self.files, self.past = StateFiles(folder, "round"), StateFiles(folder / "past", "round")
         self.index = folder.parent / f"{folder.name}.json"
+        self._open()
+
+    def _open(self) -> None:
         if self.index.exists():
             found = json.loads(self.index.read_text())
             self.files.restore(found["last"])
             self.past.restore(found["past"])
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other task of this run is at work here: one may be late, and the next one there."""
+        with (self.files.folder / "lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._open()
+            yield
+
+    def images_are(self, digest: str) -> None:
+        """Refuse images that are others than when the run began.
+
+        Raises:
+            DataError: they are.
+        """
+        path = self.files.folder / "images"
+        if not path.exists():
+            write_durably(path, digest.encode())
+        elif path.read_text() != digest:
+            raise DataError("the images, labels or their uses are others than when the run began; wanted the same")
+
     def after(self, round: int) -> State:
-        """Return the state after a round; nothing where the client has not trained or keeps nothing."""
+        """Return the state after a round; nothing where the client has not trained or keeps nothing.
+
+        Raises:
+            RunError: it kept some, but not this one.
+        """
+        if round and self.files.records and round not in self.files.records:
+            raise RunError(f"the state after round {round} is no longer kept")
         return self.files.get(round) if round in self.files.records else {}
 
     def for_model(self, round: int) -> State:
         """Return the state after a round as far as an evaluation depends on it, however long ago that was."""
-        if round in self.files.records or round not in self.past.records:
-            return self.after(round)
-        return self.past.get(round)
+        for files in (self.files, self.past):
+            if round in files.records:
+                return files.get(round)
+        return {}
 
-    def put(self, round: int, state: State) -> None:
-        """Keep the state after a round durably; forget all but the last few, and those of a life that went on."""
+    def put(self, round: int, state: State, after: int) -> None:
+        """Keep the state after a round durably, with the last few that it may follow; forget all others."""
         if not state:
             return
+        before = [kept for kept in sorted(self.files.records) if kept <= after][-KEPT + 1 :]
         self.files.put(round, round, state)
-        self.files.keep_only([kept for kept in sorted(self.files.records) if kept <= round][-KEPT:])
+        self.files.keep_only([*before, round])
         layers = {name: tensor for name, tensor in state.items() if name.startswith(BATCH_NORM)}
         if layers:
             self.past.put(round, round, layers)
-        self.past.keep_only(kept for kept in list(self.past.records) if kept <= round)
+        self.past.keep_only(kept for kept in list(self.past.records) if kept <= after or kept == round)
         content = json.dumps({"last": self.files.to_json(), "past": self.past.to_json()}).encode()
         for files in (self.files, self.past):
             sync_folder(files.folder)
@@ -179,7 +236,7 @@ def answer(content: RecordDict, do: Do) -> RecordDict:
         parcel, envelope = parcel_of(content)
         back |= {key: envelope.get(key, "") for key in (ATTEMPT, NONCE)}
         back[HASH] = model_hash(parcel) if parcel.pieces else ""
-        found = do(parcel, int(envelope[CLIENT]), int(envelope[AFTER]))
+        found = do(parcel, Asking(int(envelope[CLIENT]), int(envelope[AFTER]), envelope[RUN]))
     except Exception as error:
         log.exception("a task failed")
         return record_of(Parcel("{}"), back | {ERROR: type(error).__name__})

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import flwr.supernode.cli
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supernode.runtime import run_clientapp
 
 from fedperl.engines.flower.exchange import WITHDRAWN
+from fedperl.engines.flower.records import ERROR, kind_of, record_of
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.site import Site, answer, as_client
+from fedperl.engines.flower.site import Asking, Site, answer, as_client
 from fedperl.engines.flower.site_folder import VARIABLE, SiteFolder
 from fedperl.errors import FedPerlError
 from fedperl.federation.wire import Parcel
@@ -30,20 +31,29 @@ class Withdrawn(FedPerlError):  # noqa: N818
 
 
 def _answer(message: Message, context: Context, what: str) -> Message:
-    folder = SiteFolder(Path(os.environ[VARIABLE]))
+    try:
+        content = _content(SiteFolder(Path(os.environ[VARIABLE])), message, context, what)
+    except Exception as error:  # Flower would send its text
+        logging.getLogger(__name__).exception("a message was not answered")
+        content = record_of(Parcel("{}"), {ERROR: type(error).__name__})
+    return Message(content, reply_to=message)
 
-    def do(parcel: Parcel, client: int, after: int) -> Parcel:
+
+def _content(folder: SiteFolder, message: Message, context: Context, what: str) -> RecordDict:
+    def do(parcel: Parcel, asked: Asking) -> Parcel:
         if folder.leaving():
             raise Withdrawn("the site has left")
         config = folder.own_settings(config_of(str(context.run_config["config"])))
-        site = Site(client, as_client(folder.open_store(), client), config, folder.state)
-        found: Parcel = getattr(site, what)(parcel, after)
+        site = Site(asked.client, as_client(folder.open_store(), asked.client), config, folder.state)
+        found: Parcel = getattr(site, what)(parcel, asked)
+        if folder.leaving():  # while it was at work
+            raise Withdrawn("the site has left")
         return found
 
-    reply = Message(answer(message.content, do), reply_to=message)
-    if folder.leaving():
+    content = answer(message.content, do)
+    if kind_of(content) == WITHDRAWN:
         folder.has_told()
-    return reply
+    return content
 
 
 @app.query()
