@@ -307,7 +307,8 @@ class Server:
 
     def _find_fault(self, update: Update | Failure, held: dict[int, Update]) -> str | None:
         if update.run != self.run or update.round != self._summary.round:
-            return f"it answers run {update.run!r:.20}, round {update.round}; wanted {self.run}, {self._summary.round}"
+            run = update.run[:20].encode("ascii", "replace").decode()
+            return f"it answers run {run}, round {update.round}; wanted {self.run}, round {self._summary.round}"
         if update.client not in self._summary.cohort:
             return f"client {update.client} has no task in this round"
         if update.client in held:
