@@ -24,7 +24,9 @@ from fedperl.engines.flower.keys import make_authority, make_site_keys
 from fedperl.engines.flower.server_folder import ServerFolder
 from fedperl.engines.flower.site_folder import free_port
 from fedperl.engines.local import LocalExchange, PastStates
+from fedperl.errors import BusyError, ConfigError
 from fedperl.federation.messages import Failure, TrainTask, Update
+from fedperl.files import lock
 from fedperl.training import train
 from tests.flower.federation import Federation, accepted, wait
 
@@ -109,6 +111,36 @@ def test_strangers_are_refused(federation: Federation, tmp_path: Path) -> None:
     assert federation.status()["clients"] == before
     assert federation.log("server").count("Activated node_id") == activated
     assert b"200" not in in_plain_text(federation.port)
+
+
+def test_a_registration_and_a_removal_that_were_cut_short_are_done_again(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_site_keys(tmp_path)
+    folder, before = ServerFolder(federation.server), ServerFolder(federation.server).roster()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_write_roster", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.register(tmp_path / "site.pub", 40)
+    assert folder.roster() == before
+    assert folder.register(tmp_path / "site.pub", 40) == 40
+    assert folder.online()[40] is False
+    with pytest.raises(ConfigError, match="registered already, as client 40"):
+        folder.register(tmp_path / "site.pub")
+    with lock(folder.path / "roster.lock"), pytest.raises(BusyError):
+        folder.register(tmp_path / "site.pub")
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_write_roster", killed)
+        with pytest.raises(KeyboardInterrupt):
+            list(folder.remove(40))
+    assert 40 in folder.roster()
+    list(folder.remove(40))
+    assert folder.roster() == before
+    assert not list(folder.path.glob("registering_*"))
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
@@ -202,7 +234,7 @@ def test_faults_cost_only_the_updates_they_hit(
 ) -> None:
     federation.write_config("faults", cohort=4)
     plan = cohorts(federation, tmp_path / "plan")
-    hurried = ("--deadline", "40", "--patience", "90")
+    hurried = ("--deadline", "60", "--patience", "120")
     federation.begin(*hurried)
     federation.wait_for_round(1)
 

@@ -4,17 +4,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 
 from fedperl.data.store import Store
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.site import Asking, Site, answer
+from fedperl.engines.flower.site import Asking, Site, answer, app_of
 from fedperl.errors import RunError
 from fedperl.federation.wire import Parcel
 from fedperl.opening import open_store
 from fedperl.settings import Config
-
-app = ClientApp()
 
 
 @lru_cache(maxsize=1)
@@ -36,19 +33,4 @@ def _answer(message: Message, context: Context, what: str) -> Message:
     return Message(answer(message.content, do), reply_to=message)
 
 
-@app.query()
-def about(message: Message, context: Context) -> Message:
-    """Tell what the server may know before the first round."""
-    return _answer(message, context, "about")
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train one local round."""
-    return _answer(message, context, "train")
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate a model."""
-    return _answer(message, context, "evaluate")
+app = app_of(_answer)

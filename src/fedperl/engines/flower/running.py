@@ -39,7 +39,7 @@ def start_run(
     attempt = secrets.token_hex(8)
     given = {
         "config": dump(config),
-        "out": str(out.resolve()),
+        "out": str(out.resolve()) if simulated else "",  # sites are told all of this
         "attempt": attempt,
         "resume": resume,
         "simulated": simulated > 0,

@@ -56,13 +56,14 @@ def main(grid: Grid, context: Context) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request, and Flower sends logs by request
     given = context.run_config
     waiting = Waiting(float(given["deadline"]), float(given["patience"]))
-    out, serving = Path(str(given["out"])), Serving(Path(str(given["out"])) / "serving.json")
+    config = config_of(str(given["config"]))
+    folder = None if given["simulated"] else ServerFolder(Path(os.environ[VARIABLE]))
+    out = Path(str(given["out"])) if folder is None else folder.runs / config.name
+    serving = Serving(out / "serving.json")
     try:
-        config = config_of(str(given["config"]))
-        if given["simulated"]:
+        if folder is None:
             sites: Sites = SimulatedSites(grid)
         else:
-            folder = ServerFolder(Path(os.environ[VARIABLE]))
             sites = RegisteredSites(grid, folder)
             threading.Thread(
                 target=_end_with, args=(folder.superlink_pid(), serving, given["attempt"]), daemon=True

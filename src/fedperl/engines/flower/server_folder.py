@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from fedperl.engines.flower.environment import CONNECTION, connect_to, environme
 from fedperl.engines.flower.forgetting import forget
 from fedperl.engines.flower.keys import make_authority
 from fedperl.errors import ConfigError, RunError
-from fedperl.files import PRIVATE, digest, write_durably
+from fedperl.files import PRIVATE, digest, lock, write_durably
 
 VARIABLE = "FEDPERL_SERVER"
 """By which the program that Flower starts finds the folder."""
@@ -147,15 +147,40 @@ class ServerFolder:
     def register(self, key: Path, number: int | None = None) -> int:
         """Let the site with this public key take part, and return its client number.
 
+        Cut short, it can be called again: the nodes that Flower had before are noted, so that one that came since and
+        is nobody's is this key's.
+
         Raises:
+            BusyError: another process registers or removes a site.
             ConfigError: the number or the key is taken.
             RunError: the server does not run, or refuses the key.
         """
-        roster = self.roster()
         try:
             hash = digest(key.read_bytes().strip())
         except OSError as error:
             raise ConfigError(f"{key}: cannot be read: {error.strerror}; wanted a site's site.pub") from None
+        with lock(self.path / "roster.lock"):
+            roster, begun, nodes = self.roster(), self.path / f"registering_{hash[:16]}", set(self._nodes())
+            number = self._free_number(roster, key, hash, number)
+            if not begun.exists():
+                write_durably(begun, json.dumps(sorted(nodes)).encode())
+            made = sorted(nodes - set(json.loads(begun.read_text())) - {entry["node"] for entry in roster.values()})
+            if len(made) > 1:
+                raise RunError(f"{key}: one of Flower's nodes {made} is its; unregister them all, and try again")
+            if not made:
+                asked = ["supernode", "register", str(key), CONNECTION, "--name", f"client-{number}"]
+                made = [int(flwr(asked, self.environment())["node-id"])]
+            roster[number] = {"node": made[0], "key": hash}
+            self._write_roster(roster)
+            begun.unlink()
+        return number
+
+    def _free_number(self, roster: Mapping[int, Mapping[str, Any]], key: Path, hash: str, number: int | None) -> int:
+        """Return the number of a new site.
+
+        Raises:
+            ConfigError: the number or the key is taken.
+        """
         twice = [client for client, entry in roster.items() if entry["key"] == hash]
         if twice:
             raise ConfigError(f"{key}: is registered already, as client {twice[0]}")
@@ -165,26 +190,27 @@ class ServerFolder:
             raise ConfigError(f"client {number} was taken out, and its number is not given again; wanted another")
         if number in roster:
             raise ConfigError(f"client {number} is registered already, with another key; remove it first")
-        said = flwr(["supernode", "register", str(key), CONNECTION, "--name", f"client-{number}"], self.environment())
-        roster[number] = {"node": int(said["node-id"]), "key": hash}
-        self._write_roster(roster)
         return number
 
     def remove(self, number: int) -> Iterator[str]:
         """Take a site out: every run forgets its model, and its key is refused from now on; yields what was done.
 
         Raises:
+            BusyError: another process registers or removes a site.
             ConfigError: there is no such site.
         """
-        roster = self.roster()
-        if number not in roster and number not in self.taken_out():
-            raise ConfigError(f"client {number} is not registered; registered: {sorted(roster)}")
-        write_durably(self.removed / str(number), b"")
-        yield from forget(self.runs, number)
-        if number not in roster:
-            return
-        flwr(["supernode", "unregister", str(roster.pop(number)["node"]), CONNECTION], self.environment())
-        self._write_roster(roster)
+        with lock(self.path / "roster.lock"):
+            roster = self.roster()
+            if number not in roster and number not in self.taken_out():
+                raise ConfigError(f"client {number} is not registered; registered: {sorted(roster)}")
+            write_durably(self.removed / str(number), b"")
+            yield from forget(self.runs, number)
+            if number not in roster:
+                return
+            node = roster.pop(number)["node"]
+            if node in self._nodes():
+                flwr(["supernode", "unregister", str(node), CONNECTION], self.environment())
+            self._write_roster(roster)
 
     def taken_out(self) -> set[int]:
         """Return the clients that were taken out."""
@@ -211,9 +237,14 @@ class ServerFolder:
         Raises:
             RunError: it does not run.
         """
+        nodes = self._nodes()
+        return {client: nodes.get(entry["node"]) == "online" for client, entry in sorted(self.roster().items())}
+
+    def _nodes(self) -> dict[int, str]:
+        """Return the status of every node that Flower lets in."""
         said = flwr(["supernode", "list", CONNECTION], self.environment())
-        there = {int(node["node-id"]): node["status"] == "online" for node in said["nodes"]}
-        return {client: there.get(entry["node"], False) for client, entry in sorted(self.roster().items())}
+        found = {int(node["node-id"]): str(node["status"]) for node in said["nodes"]}
+        return {node: status for node, status in found.items() if status != "unregistered"}
 
     def _write_roster(self, roster: dict[int, dict[str, Any]]) -> None:
         content = json.dumps({str(number): entry for number, entry in sorted(roster.items())}, indent=1)

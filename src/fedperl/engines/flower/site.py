@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from flwr.app import RecordDict
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from fedperl import __version__
 from fedperl.data.partition import ClientPart, no_rows
@@ -227,6 +228,15 @@ class KeptStates:
         write_durably(self.index, content)
         for files in (self.files, self.past):
             files.prune()
+
+
+def app_of(reply: Callable[[Message, Context, str], Message]) -> ClientApp:
+    """Return Flower's application that has each kind of message answered: reply(message, context, method of Site)."""
+    app = ClientApp()
+    app.query()(lambda message, context: reply(message, context, "about"))
+    app.train()(lambda message, context: reply(message, context, "train"))
+    app.evaluate()(lambda message, context: reply(message, context, "evaluate"))
+    return app
 
 
 def answer(content: RecordDict, do: Do) -> RecordDict:

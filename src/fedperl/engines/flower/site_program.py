@@ -12,18 +12,15 @@ from typing import Any
 
 import flwr.supernode.cli
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.supernode.runtime import run_clientapp
 
 from fedperl.engines.flower.exchange import WITHDRAWN
 from fedperl.engines.flower.records import ERROR, kind_of, record_of
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.site import Asking, Site, answer, as_client
+from fedperl.engines.flower.site import Asking, Site, answer, app_of, as_client
 from fedperl.engines.flower.site_folder import VARIABLE, SiteFolder
 from fedperl.errors import FedPerlError
 from fedperl.federation.wire import Parcel
-
-app = ClientApp()
 
 
 class Withdrawn(FedPerlError):  # noqa: N818
@@ -56,22 +53,7 @@ def _content(folder: SiteFolder, message: Message, context: Context, what: str) 
     return content
 
 
-@app.query()
-def about(message: Message, context: Context) -> Message:
-    """Tell what the server may know before the first round."""
-    return _answer(message, context, "about")
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train one local round."""
-    return _answer(message, context, "train")
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate a model."""
-    return _answer(message, context, "evaluate")
+app = app_of(_answer)
 
 
 def main() -> None:

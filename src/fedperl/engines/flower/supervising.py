@@ -24,6 +24,8 @@ def keep_running(command: list[str], env: dict[str, str]) -> int:
         signal.signal(number, end)
     while True:
         child = subprocess.Popen(command, env=env)
+        if asked:  # before there was a child to tell
+            child.terminate()
         code = child.wait()
         if asked:
             return 0
