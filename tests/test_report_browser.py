@@ -190,7 +190,11 @@ def test_runs_are_chosen_and_values_read(opened: Opened, folders: list[Path]) ->
     assert shown("accuracy", opened.text("#figure-training .readout")) == pytest.approx([mean], abs=5.1e-4)
     page.locator("#measure").select_option("loss")
     assert "Validation loss" in opened.text("#figure-training figcaption")
-    page.locator("#figure-clients svg circle").last.hover(force=True)
+    for _ in range(20):  # a busy machine draws late
+        page.locator("#figure-clients svg circle").last.hover(force=True)
+        if "weighted F1" in opened.text("#figure-clients .readout"):
+            break
+        page.wait_for_timeout(100)
     assert "weighted F1" in opened.text("#figure-clients .readout")
     page.locator("#figure-clients svg").focus()
     page.keyboard.press("Home")
