@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 FLOWER := $(VENV)/.flower_installed
 
-.PHONY: install demo test test-flower test-slow lint format clean
+.PHONY: install demo test test-flower test-slow lint format audit clean
 
 install: $(STAMP)
 
@@ -14,14 +14,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,dp]'
 	$(BIN)/python -c 'import triton' 2>/dev/null \
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check 'triton==3.6.0' \
 		|| echo "Triton cannot be installed here: the tests of the GPU's kernels will skip"
 	touch $@
 
 $(FLOWER): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,dp,flower]'
 	touch $@
 
 demo: $(STAMP)
@@ -46,5 +46,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Known weaknesses of what is installed, by a public database: needs the internet.
+audit: $(STAMP)
+	test -x .audit/bin/pip-audit || ($(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit)
+	$(BIN)/python -m pip freeze --exclude-editable > .audit/requirements.txt
+	.audit/bin/pip-audit --no-deps --disable-pip --requirement .audit/requirements.txt
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .audit $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -76,7 +76,8 @@ def server_cost(clients: int, rounds: int) -> Numbers:
         config = load_config(None, ["federation.cohort=10", "peers.warmup=0"])
         server = Server(config, [100] * clients, 1, INITIAL, run.bank, run.ledger)
         for client in range(clients):
-            server._bank(answer(TrainTask(server.run, 0, client, server.model, None, server._settings, 0)))
+            update = answer(TrainTask(server.run, 0, client, server.model, None, server._settings, 0))
+            server._bank(update, server._know(update))
             if client % TOGETHER == TOGETHER - 1 or client == clients - 1:
                 run.commit({"round": 0})
         reads, get = 0, run.bank.get

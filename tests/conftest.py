@@ -24,6 +24,22 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: networks here are too small for two threads
 
 
+LONG = (
+    "test_real_store.py",
+    "test_cli.py",
+    "test_cli_data.py",
+    "test_methods.py",
+    "test_fused_b0.py",
+    "test_compare.py",
+)
+"""Files that take longest: begun last, they would keep one worker busy while the others have nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
 def small_store(clients: int = 5, images: int = 24, size: int = 16, classes: int = 3, seed: int = 0) -> Store:
     """Noise with a class-coloured corner: enough to learn from, made in milliseconds."""
     generator = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from fedperl.data.dermsim.draw import draw
@@ -122,6 +123,7 @@ def test_pretrain_then_train_from_it(tmp_path: Path) -> None:
     assert "starting weights or" in changed.stderr
 
 
+@pytest.mark.slow
 def test_killed_and_stopped_pretraining_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
     store = tmp_path / "store"
     fedperl("data", "prepare", write_archive(tmp_path / "clinic"), "--out", store, "--size", "32", "--quiet")

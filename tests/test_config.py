@@ -133,14 +133,21 @@ def test_what_changes_no_number_changes_no_hash() -> None:
         "engine=flower-simulation",
         "gpu=fast",
         "federation.server_validation=false",
+        "federation.organisations=[]",
+        "peers.k_min=2",
     ):
         assert config_hash(load_config(None, [setting])) == expected
-    for setting in ("gpu=reference", "federation.server_validation=true", "seed=2"):
+    others = ("gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]")
+    for setting in others:
         assert config_hash(load_config(None, [setting])) != expected
     text = load_config(None, []).model_dump_json(
         exclude={
             **dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine", "gpu"), True),
-            "federation": {"server_validation"},
+            "federation": {"server_validation", "organisations", "robust", "faulty"},
+            "peers": {"k_min"},
+            "audit": {"keep_uploads"},
+            "model": {"norm"},
+            "dp": True,
         }
     )
     assert hashlib.sha256(text.encode()).hexdigest() == expected

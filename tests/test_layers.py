@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fedperl
 
-LAYERS = ["data", "learn", "peers", "evaluate", "federation", "engines", "report"]
+LAYERS = ["data", "learn", "peers", "evaluate", "federation", "attack", "engines", "report"]
 ROOT = Path(fedperl.__file__).parent
 
 

@@ -453,6 +453,8 @@ def test_what_cannot_be_shown_is_refused_with_the_file(tmp_path: Path, folders: 
     (run / "results.json").write_text("{")
     assert "results.json: cannot be read" in refused(run)
     (run / "results.json").write_text("{}")
+    assert "results.json: wanted the numbers of a finished run, found {}" in refused(run)
+    (run / "results.json").write_text('{"classes": []}')
     assert "results.json: holds no 'test'" in refused(run)
     (run / "results.json").write_text(json.dumps(results))
     (run / "metrics.jsonl").write_text("nonsense\n")

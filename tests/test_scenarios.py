@@ -166,7 +166,8 @@ def test_a_supervised_method_trains_the_labelled_clients_alone(tmp_path: Path, h
     few = {"labels": "few_clients"}
     with pytest.raises(ConfigError, match=r"cohort = 3; there are 2 clients with something to train on, of 10"):
         train(small_config(method="lower", scenario=few), tmp_path / "a", store=hospitals)
-    config = small_config(method="lower", scenario=few, federation={"rounds": 2, "cohort": 2, "quorum": 2})
+    two = {"federation": {"rounds": 2, "cohort": 2, "quorum": 2}, "audit": {"coalition": 0}}
+    config = small_config(method="lower", scenario=few, **two)
     train(config, tmp_path / "b", store=hospitals)
     assert {client for line in rounds(tmp_path / "b") for client in line["cohort"]} == {1, 9}
     with pytest.raises(ConfigError, match="leaves the clients no labels"):
@@ -422,7 +423,7 @@ def test_streaming_changes_the_unlabelled_images_and_measures_local_models(tmp_p
     accuracies = []
     test = store.partition.server.test
     for number in folder.bank.records:
-        load_into(work.net, {n: t for n, t in folder.bank.get(number).items() if n != "__profile__"})
+        load_into(work.net, {n: t for n, t in folder.bank.get(number).items() if not n.startswith("__")})
         work.net.eval()
         with torch.no_grad():
             predicted = work.net(torch.from_numpy(store.pixels(test)).float() / 255).argmax(1).numpy()

@@ -1,4 +1,4 @@
-"""One TOML file -> one frozen Config: defaults <- preset <- method <- file <- command line."""
+"""One TOML file -> one frozen Config: defaults <- preset <- method <- privacy <- file <- command line."""
 
 import difflib
 import hashlib
@@ -17,6 +17,12 @@ from fedperl.errors import ConfigError
 from fedperl.settings import Config
 
 Table = dict[str, Any]
+
+LONGEST_NAME = 100
+"""Letters of a method's or preset's name."""
+
+HOSPITAL: Table = {"federation": {"cohort": 5, "quorum": 4, "robust": "clip"}, "peers": {"T": 3, "k_min": 3}}
+"""What `privacy = "hospital"` sets where the file does not."""
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
@@ -43,6 +49,8 @@ def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the c
     method = str(table.get("method", Config.model_fields["method"].default))
     check_keys(table, Config, source)
     layers = [named("presets", preset), named("methods", method), table]
+    if merged(*layers).get("privacy") == "hospital":
+        layers.insert(2, HOSPITAL)
     try:
         return Config.model_validate(merged(*layers))
     except ValidationError as error:
@@ -87,8 +95,21 @@ def config_hash(config: Config) -> str:
     left_out: dict[str, Any] = dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine"), True)
     if config.gpu == "fast":  # settings that came later: runs of earlier versions keep their hash
         left_out["gpu"] = True
-    if not config.federation.server_validation:
-        left_out["federation"] = {"server_validation"}
+    later: dict[str, Table] = {
+        "federation": {"server_validation": False, "organisations": (), "robust": "none", "faulty": 1},
+        "peers": {"k_min": 2},
+        "model": {"norm": "batch"},
+        "audit": {"keep_uploads": config.audit.keep_uploads},
+    }
+    for section, defaults in later.items():
+        values = getattr(config, section)
+        left_out[section] = {name for name, default in defaults.items() if getattr(values, name) == default}
+    if config.dp.unit == "none":
+        left_out["dp"] = True
+    federation = config.federation
+    weighed = federation.weights != "equal" or federation.aggregator != "fedavg" or federation.robust == "fltrust"
+    if not config.coalition or not (config.peer_learning or weighed):  # nothing to swap, no shares to round
+        left_out["audit"] = True
     return hashlib.sha256(config.model_dump_json(exclude=left_out).encode()).hexdigest()
 
 
@@ -98,14 +119,14 @@ def read_toml(path: Path) -> Table:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; wanted a TOML configuration") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # of digits and nesting without end, too
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 
 
 def named(folder: str, name: str) -> Table:
     """Return the table of a shipped preset, method or suite; the nearest name is given where there is none."""
     file = resources.files("fedperl").joinpath(folder, f"{name}.toml")
-    if not name.isidentifier() or not file.is_file():
+    if not name.isidentifier() or len(name) > LONGEST_NAME or not file.is_file():
         files = resources.files("fedperl").joinpath(folder).iterdir()
         known = sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
         raise ConfigError(
@@ -121,7 +142,7 @@ def _override(text: str) -> Table:
         raise ConfigError(f"--set {text!r}: wanted key=value, for example peers.T=3")
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}

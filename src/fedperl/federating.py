@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fedperl import __version__
 from fedperl.data.batches import auto_steps
 from fedperl.errors import ConfigError
-from fedperl.federation.client import Workspace
+from fedperl.federation.client import MEMORY, Workspace
+from fedperl.federation.kept_uploads import FOLDER, KeptUploads
 from fedperl.federation.members import Member
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Exchange, Rounds, Watcher
@@ -16,6 +17,8 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.server import Server
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.files import digest
+from fedperl.learn.accounting import figures
+from fedperl.learn.private import STEPS
 from fedperl.learn.state import load_into, state_of
 from fedperl.learn.weights import load_backbone, resolve_weights
 from fedperl.plugins import digest_of
@@ -43,6 +46,13 @@ class Ground:
     partition: str
     """Its hash."""
     held: Holdings | None = None
+
+
+def _taken(folder: RunFolder, clients: Iterable[int]) -> dict[int, int]:
+    """Return the private steps that each client knows it has taken."""
+    name = MEMORY + STEPS
+    known = {k: folder.client_states.get_part(k, name) for k in folder.client_states.records}
+    return {client: int(known[client][name]) if known.get(client) else 0 for client in clients}
 
 
 def federate(
@@ -82,12 +92,14 @@ def federate(
         "classes": json.dumps(ground.classes),
         "size": str(ground.size),
         "by": f"fedperl {__version__}",
-    }
+    } | ({} if config.model.norm == "batch" else {"norm": config.model.norm})
     results = final_results(rounds, ground.members, own, work, about)
     rounds.finish()
     results |= {"partition": ground.partition, "classes": list(ground.classes)}
     if config.objective.kind not in OBJECTIVES:
         results["objective_file"] = digest_of(config.objective.kind)
+    if config.dp.unit != "none":
+        results["dp"] = figures(folder.private_steps, config.dp, _taken(folder, ground.members))
     write_model_card(folder, config, results, ground.held)
     results["seconds_this_start"] = round(time.perf_counter() - started, 1)
     folder.write_results(results)
@@ -125,6 +137,7 @@ def _server(config: Config, folder: RunFolder, ground: Ground, own: OwnImages, w
         labelled=[number in members and members[number].labelled > 0 for number in numbers],
         unlabelled=[number in members and members[number].unlabelled > 0 for number in numbers],
         classes=len(ground.classes) if relations else None,
+        kept=KeptUploads(folder.state / FOLDER, config.audit.keep_uploads) if config.audit.keep_uploads else None,
     )
 
 

@@ -27,9 +27,10 @@ def write_durably(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink()
+        error.filename = str(path)  # of a disk that is full the system names nothing
         raise
     os.replace(aside, path)
 
@@ -37,10 +38,14 @@ def write_durably(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
 def append_durably(path: Path, content: bytes) -> None:
     """Append the content and flush it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
-    with os.fdopen(descriptor, "ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def lock(path: Path) -> IO[bytes]:

@@ -20,8 +20,8 @@ def load(spec: str, base: type[T]) -> type[T]:
     path, _, name = spec.rpartition(":")
     try:
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{spec!r}: {path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{spec!r}: {path} cannot be read: {getattr(error, 'strerror', error)}") from None
     module_name = f"fedperl_plugin_{digest(content)[:16]}"
     if module_name not in sys.modules:
         spec_of_file = importlib.util.spec_from_file_location(module_name, Path(path).resolve())

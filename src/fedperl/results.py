@@ -66,7 +66,7 @@ def final_results(
     }
     chosen = {name: {_name(c): f"{_name(c)}@{r}" for c, r in choice.items()} for name, choice in wanted.items()}
     folder.write_curves({"chosen": chosen} | curves)
-    frequency = peer_frequency(folder.ledger.entries())
+    frequency = {} if server.config.privacy == "hospital" else peer_frequency(folder.ledger.entries())
     return {
         "config": config_hash(server.config),
         "method": server.config.method,

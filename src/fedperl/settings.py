@@ -27,7 +27,7 @@ class Data(Section):
     size: Annotated[int, Field(ge=16, le=224)] = 64
     scale: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """dermsim only: the share of the paper's client sizes."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Draws images and splits; apart from the run's seed, so that seeds are compared on one data set."""
 
 
@@ -90,6 +90,9 @@ class Model(Section):
     """[31] pixels in [0, 1], or normalised by ImageNet's statistics."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """Before the classifier; None: the network's own, 0.2 in EfficientNet-B0 and 0 in the others."""
+    norm: Literal["batch", "group"] = "batch"
+    """group: group norm in the place of batch norm, so that no image changes what another one gives; ResNet-9 has
+    neither."""
 
 
 OBJECTIVES = ("supervised", "fixmatch", "uda", "mean_teacher", "fedirm", "fixmatch_irm", "fedmatch", "cbafed")
@@ -273,6 +276,8 @@ class Peers(Section):
     """Peers in every such round only; FedMatch's helpers come every ten rounds."""
     anonymize: bool = True
     """Average the committee into one anonymized peer before it leaves the server."""
+    k_min: Annotated[int, Field(ge=2)] = 2
+    """Distinct organisations of which an anonymized peer is made at least; with fewer the client gets none."""
     warmup: Annotated[int, Field(ge=0)] = 10
     """[19] rounds without peers."""
     min_profiles: Annotated[int, Field(ge=2)] = 3
@@ -340,6 +345,12 @@ class Federation(Section):
     """consensus: how many subsets, of how many clients."""
     distance_scale: Annotated[float, Field(ge=0.0)] = 1.0
     """consensus: how much distance from a subset's mean lowers a weight."""
+    robust: Literal["none", "clip", "trimmed_mean", "multi_krum", "fltrust"] = "none"
+    """What keeps a few hostile clients from steering the average: no change counts longer than the cohort's median
+    (`clip`, and with all others too); the extremes of every number left out; those far from the rest left out; those
+    left out, and weighed, that do not point where the server's own training points (labels at the server)."""
+    faulty: Positive = 1
+    """trimmed_mean, multi_krum: how many clients of a cohort may be anything."""
     labelled_factor: Annotated[float, Field(ge=1.0)] = 1.0
     """Weight of a client with labels beside one without (RSCFed 200, CBAFed 10): the average is then mostly theirs."""
     residual_every: Annotated[int, Field(ge=0)] = 0
@@ -360,6 +371,42 @@ class Federation(Section):
     """The server, too, validates every global model on its own images; always where it has labels to train on."""
     quorum: Positive = 3
     """Accepted updates needed for a new global model; with fewer the round is void and the old model stays."""
+    organisations: Annotated[tuple[Annotated[tuple[int, ...], Field(strict=False)], ...], Field(strict=False)] = ()
+    """Clients that belong to one organisation, as lists: they count as one wherever others are to be mixed in. A client
+    that is in no list is an organisation of its own."""
+
+
+class Audit(Section):
+    """What clients may solve for from what they are sent (docs/privacy.md)."""
+
+    coalition: Annotated[int, Field(ge=0)] | None = None
+    """No so many organisations that put together all they were ever sent can solve for another's model or its change;
+    0: nothing is audited. None: 1, under `privacy = "hospital"` 2, under "research" 0."""
+    keep_uploads: Annotated[int, Field(ge=0)] = 0
+    """Keep so many numbers of every model that is sent, either way, for `fedperl privacy`: for research alone."""
+
+
+class DP(Section):
+    """Differential privacy of a client's training images: DP-SGD (Abadi et al. 2016; docs/dp.md)."""
+
+    unit: Literal["none", "record", "patient"] = "none"
+    """Whose presence the model hides: nobody's, one image's, or that of all images of one group: a patient, or a lesion
+    where the set knows no patients."""
+    noise: Annotated[float, Field(ge=1e-12)] = 1.0
+    """sigma: the noise's standard deviation in each step, as a multiple of `clip`."""
+    clip: Annotated[float, Field(gt=0.0)] = 1.0
+    """C: the largest norm that the gradient of one unit may have."""
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    """The chance that the promise of epsilon may fail; below 1 / units of every client."""
+    epsilon_max: Annotated[float, Field(gt=0.0)] | None = None
+    """A client declines a task whose steps would take it beyond this."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            if self.unit == "none" and getattr(self, name) != field.default:
+                raise ValueError(f"dp.{name} = {getattr(self, name)!r} has no effect with dp.unit = 'none'")
+        return self
 
 
 class Optimizer(Section):
@@ -389,10 +436,10 @@ class Views(Section):
 class Config(Section):
     """One run, completely."""
 
-    name: Annotated[str, Field(pattern=r"^[^/\\.\[][^/\\\[]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[^/\\.\[\x00-\x1f][^/\\\[\x00-\x1f]*$", max_length=100)] = "run"
     preset: Literal["recommended", "paper", "authors_code"] = "recommended"
     method: str = "fedperl"
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     device: str = "cpu"
     threads: Literal["auto"] | Positive = "auto"
     """Part of the configuration, because sums of another order round differently; auto: the cores of the machine
@@ -405,8 +452,9 @@ class Config(Section):
     """What carries the messages: this process, or Flower's simulation (docs/deployment.md); changes no number."""
     gpu: Literal["fast", "reference"] = "fast"
     """On a GPU: bfloat16, recorded steps and kernels of our own, or float32 operation by operation."""
-    privacy: Literal["recommended", "research"] = "recommended"
-    """`research` alone lets raw peers reach other clients."""
+    privacy: Literal["recommended", "research", "hospital"] = "recommended"
+    """`research` alone lets raw peers reach other clients, and releases go out unaudited; `hospital` is stricter:
+    cohorts of 5, committees of 3, no two organisations together can solve for a third."""
     data: Data = Data()
     partition: Partitioning = Partitioning()
     scenario: Scenario = Scenario()
@@ -416,6 +464,8 @@ class Config(Section):
     gate: Gate = Gate()
     profile: Profile = Profile()
     federation: Federation = Federation()
+    audit: Audit = Audit()
+    dp: DP = DP()
     optimizer: Optimizer = Optimizer()
     views: Views = Views()
     written_by: str = ""
@@ -425,6 +475,14 @@ class Config(Section):
     def peer_learning(self) -> bool:
         """Whether any client can ever be given a peer."""
         return self.peers.selector != "none" and self.peers.T > 0
+
+    @property
+    def coalition(self) -> int:
+        """How many organisations may put together what they were sent; 0 where nothing is audited."""
+        if self.federation.alone or self.raw_peers:
+            return 0
+        default = {"recommended": 1, "research": 0, "hospital": 2}[self.privacy]
+        return default if self.audit.coalition is None else self.audit.coalition
 
     @property
     def raw_peers(self) -> bool:
@@ -457,6 +515,11 @@ class Config(Section):
             raise ValueError(
                 f"model.weights = 'imagenet' are those of efficientnet_b0; wanted weights = 'none' or a file for "
                 f"net = {self.model.net!r}"
+            )
+        if self.model.norm == "group" and (self.model.net == "resnet9" or self.model.weights == "imagenet"):
+            raise ValueError(
+                "model.norm = 'group' has no effect on resnet9, and the weights of 'imagenet' are of a network with "
+                f"batch norm; found net = {self.model.net!r}, weights = {self.model.weights!r}; wanted norm = 'batch'"
             )
         if federation.quorum > federation.cohort:
             raise ValueError(
@@ -511,6 +574,8 @@ class Config(Section):
                 f"federation.labelled_factor = {federation.labelled_factor:g}: the average is then mostly the model of "
                 "the labelled client, and every client gets it; wanted 1, or privacy = 'research'"
             )
+        check_privacy(self)
+        check_dp(self)
         if federation.sparse and federation.batch_norm == "local":
             raise ValueError("federation.sparse and federation.batch_norm = 'local' both decide what a client keeps")
         if self.objective.labels == "all" and self.objective.kind != "supervised":
@@ -518,10 +583,167 @@ class Config(Section):
         return self
 
 
+def check_privacy(config: Config) -> None:
+    """Refuse settings by which clients could solve for each other's models.
+
+    Raises:
+        ValueError: naming them.
+    """
+    peers, federation, coalition = config.peers, config.federation, config.coalition
+    if config.peer_learning and peers.anonymize and peers.k_min > peers.T:
+        raise ValueError(f"peers.T = {peers.T} is less than peers.k_min = {peers.k_min}: nobody would ever get a peer")
+    listed = [client for group in federation.organisations for client in group]
+    if len(set(listed)) < len(listed) or any(client < 0 for client in listed):
+        raise ValueError(f"federation.organisations = {federation.organisations}: wanted each client once")
+    check_robust(config)
+    if config.privacy == "research":
+        return
+    if config.peer_learning and not peers.snapshot:
+        raise ValueError(
+            "peers.snapshot = false: a client could be sent a peer of models that are not in any average yet, and "
+            "subtract it from the next; wanted true, or privacy = 'research'"
+        )
+    if config.peer_learning and peers.batch_norm == "moment_match":
+        raise ValueError(
+            "peers.batch_norm = 'moment_match': the spread of two clients' statistics tells both; wanted 'receiver', "
+            "'recalibrate' or 'mean', or privacy = 'research'"
+        )
+    if config.audit.keep_uploads:
+        raise ValueError("audit.keep_uploads keeps every client's models; wanted 0, or privacy = 'research'")
+    if coalition == 0 and not federation.alone and (config.peer_learning or config.privacy == "hospital"):
+        raise ValueError(
+            "audit.coalition = 0: clients could solve for each other's models from their peers; wanted at least "
+            f"{2 if config.privacy == 'hospital' else 1}, or privacy = 'research'"
+        )
+    if coalition and federation.quorum < coalition + 2:
+        raise ValueError(
+            f"federation.quorum = {federation.quorum}: of a global model of so few, {coalition} of them could solve "
+            f"for the last one; wanted at least {coalition + 2}, or, where no peers are sent, audit.coalition = "
+            f"{max(0, federation.quorum - 2)}"
+        )
+    if coalition and config.peer_learning and peers.k_min < coalition + 1:
+        raise ValueError(
+            f"peers.k_min = {peers.k_min} with audit.coalition = {coalition}; wanted at least {coalition + 1}"
+        )
+    if config.privacy != "hospital":
+        return
+    least = {
+        "federation.cohort": (federation.cohort, 5),
+        "audit.coalition": (coalition, 2),
+        **({"peers.T": (peers.T, 3), "peers.k_min": (peers.k_min, 3)} if config.peer_learning else {}),
+    }
+    for key, (found, wanted) in least.items():
+        if found < wanted:
+            raise ValueError(f"{key} = {found} under privacy = 'hospital'; wanted at least {wanted}")
+    if federation.robust == "none":
+        raise ValueError("federation.robust = 'none' under privacy = 'hospital'; wanted 'clip' or stronger")
+    if config.peer_learning and peers.batch_norm not in ("receiver", "recalibrate"):
+        raise ValueError(
+            f"peers.batch_norm = {peers.batch_norm!r} under privacy = 'hospital': running statistics are those of a "
+            "client's images; wanted 'receiver' or 'recalibrate'"
+        )
+
+
+PRIVATE_KINDS = ("supervised", "fixmatch", "uda", "mean_teacher")
+"""Objectives whose loss is a sum over images, each term a function of that image and of models alone."""
+
+
+def dp_fault(objective: Objective) -> str | None:
+    """Return which setting of an objective lets one image change what another one teaches; None where none does.
+
+    A running average of the weights, peers and the optimiser's moments follow models that are noisy already.
+    """
+    found = [
+        (objective.kind not in PRIVATE_KINDS, f"kind = {objective.kind!r}", f"one of {', '.join(PRIVATE_KINDS)}"),
+        (objective.class_weights != "none", f"class_weights = {objective.class_weights!r}", "'none'"),
+        (objective.labelled_loss != "cross_entropy", f"labelled_loss = {objective.labelled_loss!r}", "'cross_entropy'"),
+        (objective.thresholds != "fixed", f"thresholds = {objective.thresholds!r}", "'fixed'"),
+        (objective.prior_correction > 0, f"prior_correction = {objective.prior_correction:g}", "0"),
+        (objective.unlabelled_mean != "batch", f"unlabelled_mean = {objective.unlabelled_mean!r}", "'batch'"),
+        (objective.strong_pass != "all", f"strong_pass = {objective.strong_pass!r}", "'all'"),
+    ]
+    for is_so, what, wanted in found:
+        if is_so:
+            return f"objective.{what}: the loss of one image would depend on others, or may do so; wanted {wanted}"
+    return None
+
+
+def check_dp(config: Config) -> None:
+    """Refuse settings with which epsilon would not be what it says.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    if config.dp.unit == "none":
+        return
+    model, federation, metric = config.model, config.federation, config.gate.metric
+    asks = config.peer_learning and config.peers.policy in ("validation", "gated_validation")
+    found = [
+        (
+            model.norm == "batch" and model.net != "resnet9",
+            f"model.norm = 'batch': {model.net} takes statistics over all images of a batch; wanted norm = 'group'",
+        ),
+        (dp_fault(config.objective) is not None, str(dp_fault(config.objective))),
+        (federation.batch_norm == "local", "federation.batch_norm = 'local': there is no batch norm; wanted 'average'"),
+        (
+            federation.unlabelled_batch is not None,
+            "federation.unlabelled_batch: a step draws from all of a client's images alike; wanted batch alone",
+        ),
+        (federation.alone, "federation.alone = true: nothing leaves a client; wanted dp.unit = 'none'"),
+        (
+            asks and metric != "server_acc",
+            f"gate.metric = {metric!r}: clients would tell an accuracy without noise; wanted 'server_acc'",
+        ),
+        (config.engine != "local", f"engine = {config.engine!r} keeps no count of private steps; wanted 'local'"),
+        (
+            config.device != "cpu" and config.gpu == "fast",
+            "gpu = 'fast' records steps, whose batches are of one size; wanted gpu = 'reference'",
+        ),
+    ]
+    for is_so, what in found:
+        if is_so:
+            raise ValueError(f"with dp.unit = {config.dp.unit!r}: {what}")
+
+
+def check_robust(config: Config) -> None:
+    """Refuse robust averages that cannot be made, or would hand out what is one client's.
+
+    Raises:
+        ValueError: naming the settings.
+    """
+    federation, least = config.federation, 2 if config.coalition == 0 else config.coalition + 2
+    faulty, quorum = federation.faulty, federation.quorum
+    needs = {
+        "trimmed_mean": (least + 2 * faulty, f"{least} clients in every number, beside {faulty} at either end"),
+        "multi_krum": (max(2 * faulty + 3, least + faulty), f"2 x {faulty} + 3 clients, and {least} that are kept"),
+    }
+    wanted, why = needs.get(federation.robust, (0, ""))
+    if quorum < wanted:
+        raise ValueError(
+            f"federation.robust = {federation.robust!r} with federation.quorum = {quorum}: it needs {why}; wanted a "
+            f"quorum of at least {wanted}"
+        )
+    if federation.robust in needs and federation.aggregator != "fedavg":
+        raise ValueError(
+            f"federation.robust = {federation.robust!r} weighs clients by itself; wanted aggregator = 'fedavg', found "
+            f"{federation.aggregator!r}"
+        )
+    if federation.robust == "fltrust" and config.scenario.labels != "server":
+        raise ValueError(
+            "federation.robust = 'fltrust' compares clients with the server's own training; wanted scenario.labels = "
+            f"'server', found {config.scenario.labels!r}"
+        )
+    if federation.robust != "none" and (config.federation.sparse or federation.alone or not config.peers.snapshot):
+        raise ValueError(
+            f"federation.robust = {federation.robust!r}: wanted no federation.sparse, no federation.alone, and "
+            "peers.snapshot = true"
+        )
+
+
 def research_note(config: Config) -> str:
-    """Return what `privacy = "research"` lets happen in a run; nothing without it."""
-    if config.privacy != "research":
-        return ""
+    """Return what a run lets happen that is not for real patients; nothing where it lets nothing."""
     if config.raw_peers:
         return "clients are sent other clients' models as they are"
-    return "the guards of quorum, shares and relations are off"
+    if config.coalition == 0 and not config.federation.alone:
+        return "what clients could solve for from what they are sent is not audited"
+    return "the guards of quorum, shares and relations are off" if config.privacy == "research" else ""

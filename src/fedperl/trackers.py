@@ -131,7 +131,8 @@ def round_values(line: Mapping[str, Any], *, alone: bool = False) -> Values:
     found["cohort/size"] = len(line["cohort"])
     found["cohort/accepted"] = len(line["accepted"])
     found["cohort/rejected"] = len(line["rejected"])
-    found["cohort/with_peer"] = sum(bool(members) for members in line["committees"].values())
+    if "committees" in line:
+        found["cohort/with_peer"] = sum(bool(members) for members in line["committees"].values())
     found |= {f"seconds/{name}": value for name, value in line["seconds"].items()}
     return {name: float(value) for name, value in found.items()}
 

@@ -11,7 +11,7 @@ import torch
 
 from fedperl.data.identity import from_text, hashed, identities
 from fedperl.data.manifest import UNLABELLED
-from fedperl.data.partition import SERVER_PARTS
+from fedperl.data.partition import SERVER_PARTS, ClientPart
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.engines.local import LocalExchange, PastStates
@@ -90,7 +90,10 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     if config.objective.kind not in OBJECTIVES:
         origin += digest_of(config.objective.kind)
     resident, numbers = _resident(config, store), _members(config, store)
-    clients = {number: client_of_store(number, store, config, work, resident=resident) for number in numbers}
+    clients = {
+        number: client_of_store(number, store, config, work, resident=resident, counts=folder.private_steps)
+        for number in numbers
+    }
     own = OwnImages(config, store, work, resident=resident)
     ground = Ground(
         {number: member_of(store.partition.clients[number], config) for number in numbers},
@@ -206,6 +209,13 @@ def _check(config: Config, store: Store) -> None:
         missing = rows[store.manifest.label[rows] == UNLABELLED]
         if len(missing):
             raise DataError(f"{name}: image {str(store.manifest.image[missing[0]])!r} has no label; wanted one")
+    if config.dp.unit != "none":
+        _check_dealt_once(store, parts)
+    strangers = {k for group in config.federation.organisations for k in group if k >= len(store.partition.clients)}
+    if strangers:
+        raise ConfigError(
+            f"federation.organisations names client {min(strangers)}; there are {len(store.partition.clients)} clients"
+        )
     few = config.scenario.labels == "few_clients"
     if few and (out := [n for n in config.scenario.labelled_clients if n in config.federation.exclude]):
         raise ConfigError(f"scenario.labelled_clients names client {out[0]}, which federation.exclude leaves out")
@@ -229,6 +239,23 @@ def _check(config: Config, store: Store) -> None:
             )
 
 
+def _check_dealt_once(store: Store, parts: Iterable[tuple[int, ClientPart]]) -> None:
+    """Refuse an image that two clients train on: what both spend on it adds up, and neither's epsilon is its.
+
+    Raises:
+        DataError: naming it.
+    """
+    holder: dict[str, int] = {}
+    for number, client in parts:
+        rows = np.concatenate([client.labelled, client.unlabelled])
+        for name, *_ in identities(store.manifest, rows):
+            if holder.setdefault(name, number) != number:
+                raise DataError(
+                    f"image {name!r} is at clients {holder[name]} and {number}: with differential privacy what both "
+                    "spend on it would add up; wanted it at one"
+                )
+
+
 def _load_weights(config: Config, work: Workspace, store: Store) -> str:
     """Put the starting weights into the network and return their hash; nothing where they are drawn.
 
@@ -238,6 +265,11 @@ def _load_weights(config: Config, work: Workspace, store: Store) -> str:
     found, path = load_weights(config, work), resolve_weights(config.model.weights)
     if path is None:
         return ""
+    if config.dp.unit != "none" and config.model.weights != "imagenet" and "seen" not in read_metadata(path):
+        raise DataError(
+            f"{path}: does not say which images it was trained on; with dp.unit = {config.dp.unit!r} they might be "
+            "this run's, and epsilon would not be theirs; wanted none, imagenet, or a file of `fedperl pretrain`"
+        )
     held = np.concatenate([rows for _, rows in store.partition.places()])
     ours = hashed({text for row in identities(store.manifest, held) for text in row})
     try:

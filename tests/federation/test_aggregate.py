@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedperl.federation.aggregate import (
+    coarse,
     consensus_weights,
     distance_weights,
     fedavg,
@@ -315,3 +316,20 @@ def test_residual_is_half_and_half_and_refuses_other_shares() -> None:
     for share in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="share = "):
             residual(one, other, share)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12))
+def test_coarse_shares_are_quarters_of_equal_ones(weights: list[float]) -> None:
+    shares = coarse(weights)
+    parts = [share * 4 * len(weights) for share in shares]
+    assert sum(shares) == pytest.approx(1.0)
+    assert all(part == pytest.approx(round(part)) and round(part) >= 1 for part in parts)
+    for weight, other, share, its in zip(weights, weights[1:], shares, shares[1:], strict=False):
+        assert share >= its - 1 / (4 * len(weights)) - 1e-9 if weight >= other else True
+
+
+def test_coarse_shares_of_nearly_equal_weights_are_equal() -> None:
+    assert coarse([0.344, 0.341, 0.315]) == [1 / 3] * 3
+    assert coarse([100.0, 200.0, 300.0]) == [2 / 12, 4 / 12, 6 / 12]
+    assert coarse([1.0, 1e-9, 1e-9]) == [10 / 12, 1 / 12, 1 / 12]

@@ -175,11 +175,13 @@ def test_relations_of_two_clients_are_passed_on_and_one_alone_is_not(tmp_path: P
             continue
         assert torch.allclose(task.relation, torch.stack(others).mean(0), atol=1e-6)  # type: ignore[arg-type]
     *_, sent = (entry for entry in s.ledger.entries() if entry["kind"] == "send")
-    named = {release["to"]: [k for k, _ in release.get("relation", [])] for release in sent["releases"]}
+    named = {release["to"]: release.get("relation", {}) for release in sent["releases"]}
     holders = [k for k, about in sorted(s.known.items()) if about.relation is not None]
     assert any(named.values())
-    for client, members in named.items():
-        assert members in ([], [k for k in holders if k != client])
+    for client, by_class in named.items():
+        assert by_class.keys() in (set(), {"0", "1", "2"})
+        for members in by_class.values():
+            assert [k for k, _ in members] == [k for k in holders if k != client]
     alone = irm(tmp_path / "research", privacy="research")
     tasks = list(alone.plan(1))
     alone.absorb(related(task, rows if task is tasks[0] else None) for task in tasks)
@@ -188,18 +190,19 @@ def test_relations_of_two_clients_are_passed_on_and_one_alone_is_not(tmp_path: P
 
 
 def test_bad_and_unwanted_relations_are_rejected(tmp_path: Path) -> None:
-    s = irm(tmp_path, federation={"quorum": 2})
+    s = irm(tmp_path)
     tasks = list(s.plan(1))
     summary = s.absorb(related(task, torch.ones(3, 3) if task is tasks[0] else None) for task in tasks)
     assert "neither probabilities nor unknown" in summary.rejected[tasks[0].client]
-    plain = server(tmp_path / "plain", federation={"quorum": 2})
+    plain = server(tmp_path / "plain")
     tasks = list(plain.plan(1))
     summary = plain.absorb(related(task, torch.eye(3) if task is tasks[0] else None) for task in tasks)
     assert "does not ask for" in summary.rejected[tasks[0].client]
 
 
 def test_before_the_start_only_clients_with_labels_train(tmp_path: Path) -> None:
-    s = server(tmp_path, method="fedirm", objective={"start": 2}, federation={"cohort": 3, "quorum": 2})
+    two: dict[str, Any] = {"federation": {"cohort": 3, "quorum": 2}, "audit": {"coalition": 0}}
+    s = server(tmp_path, method="fedirm", objective={"start": 2}, **two)
     s.labelled = [k in (1, 4) for k in range(6)]
     for round in (1, 2):
         assert sorted(task.client for task in s.plan(round)) == [1, 4]
@@ -254,3 +257,14 @@ def test_what_is_not_sent_costs_nothing(tmp_path: Path) -> None:
     peers = 6 * 4 * 12  # without batch-norm statistics
     assert dense._summary.bytes_down == 6 * (4 * (12 + 4 + 4) + 8) + peers
     assert sparse._summary.bytes_down == 6 * 8 + peers  # the counters: nothing else moved by a million
+
+
+@pytest.mark.parametrize("selector", ["profile", "random"])
+def test_nobody_is_helped_by_itself_or_its_own_organisation(selector: str) -> None:
+    """Neither as one of the chosen nor in their place."""
+    config = small_config(peers={"T": 3, "selector": selector}, federation={"organisations": [[0, 1, 2], [5, 6]]})
+    own = {0: {0, 1, 2}, 1: {0, 1, 2}, 2: {0, 1, 2}, 5: {5, 6}, 6: {5, 6}}
+    found = choose_committees(config, known(), dict.fromkeys(range(CLIENTS), 1), list(range(CLIENTS)), 5)
+    assert set(found.committees) == set(range(CLIENTS))
+    for client in range(CLIENTS):
+        assert not own.get(client, {client}) & {*found.committees[client], *found.instead[client]}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedperl.errors import ConfigError
-from fedperl.federation.aggregate import consensus_weights, distance_weights, mixed, similarity_weights
+from fedperl.federation.aggregate import coarse, consensus_weights, distance_weights, mixed, similarity_weights
 from fedperl.federation.known import Known
 from fedperl.federation.weighing import LEAST_SHARE, MOST_SHARE, average_weights
 from fedperl.peers import similarity_rows
@@ -28,12 +28,14 @@ def weights(labelled: tuple[int, ...] = (0, 1, 2, 3, 4), **federation: Any) -> l
 
 
 def shares(values: list[float]) -> Any:
-    return pytest.approx([v / sum(values) for v in values])
+    """What comes out where releases are audited."""
+    return pytest.approx(coarse(values, MOST_SHARE))
 
 
 def test_equal_and_by_size() -> None:
     assert weights() == shares([1, 1, 1])
-    assert weights(weights="size") == shares([50, 10, 30])
+    assert weights(weights="size") == pytest.approx([6 / 12, 2 / 12, 4 / 12])
+    assert weights(weights="size", privacy="research") == pytest.approx([50 / 90, 10 / 90, 30 / 90])
 
 
 def test_similarity_and_distance_multiply_the_sizes() -> None:
@@ -56,7 +58,7 @@ def test_consensus_draws_by_seed_and_round() -> None:
 
 
 def test_labelled_clients_count_more_in_research_alone() -> None:
-    assert weights((4,), labelled_factor=8.0, privacy="research") == shares([8, 1, 1])
+    assert weights((4,), labelled_factor=8.0, privacy="research") == pytest.approx([0.8, 0.1, 0.1])
     with pytest.raises(ConfigError, match="labelled_factor = 8"):
         weights((4,), labelled_factor=8.0)
 

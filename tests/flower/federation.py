@@ -15,6 +15,7 @@ from fedperl.engines.flower.site_folder import free_port
 FEDPERL = [sys.executable, "-m", "fedperl"]
 CONFIG = """\
 name = "{name}"
+privacy = "{privacy}"
 threads = 1
 [data]
 size = 32
@@ -41,10 +42,10 @@ class Federation:
         self.config = root / "run.toml"
         self.write_config()
 
-    def write_config(self, name: str = "run", rounds: int = 6, cohort: int = 3) -> None:
+    def write_config(self, name: str = "run", rounds: int = 6, cohort: int = 3, privacy: str = "recommended") -> None:
         """Write the configuration of the next run."""
         self.name = name
-        self.config.write_text(CONFIG.format(name=name, rounds=rounds, cohort=cohort))
+        self.config.write_text(CONFIG.format(name=name, rounds=rounds, cohort=cohort, privacy=privacy))
 
     # Processes
 

@@ -20,7 +20,10 @@ pytest.importorskip("flwr")
 
 from fedperl import training
 from fedperl.config import load_config
+from fedperl.data.store import Store
+from fedperl.engines.flower.forgetting import MEMBERS, forget
 from fedperl.engines.flower.keys import make_authority, make_site_keys
+from fedperl.engines.flower.numbering import numbers_of
 from fedperl.engines.flower.server_folder import ServerFolder
 from fedperl.engines.flower.site_folder import free_port
 from fedperl.engines.local import LocalExchange, PastStates
@@ -207,6 +210,30 @@ def test_a_slow_site_is_not_waited_for_and_one_that_leaves_is_forgotten(federati
     federation.kill(f"site_{leaver}", signal.SIGTERM)
     federation.join(leaver)
     federation.wait_for_sites(len(SITES), 120)
+
+
+def test_sites_have_other_numbers_in_a_hospitals_run(federation: Federation) -> None:
+    federation.write_config("hospital", rounds=3, cohort=5, privacy="hospital")
+    federation.begin()
+    assert federation.ended(300) == 0, federation.log("run")
+    numbers = numbers_of(federation.out)
+    assert sorted(numbers) == sorted(numbers.values()) == list(SITES)
+    said = json.loads((federation.out / "state" / MEMBERS).read_text())["members"]
+    for number in SITES:
+        store = Store.open(federation.root / "stores" / f"client_{number}")
+        (part,) = store.partition.clients
+        assert said[str(numbers[number])]["labelled"] == len(part.labelled)
+        assert said[str(numbers[number])]["unlabelled"] == len(part.unlabelled)
+    assert all(line["accepted"] == list(SITES) for line in federation.metrics())
+    releases = [release for entry in entries(federation.out) for release in entry.get("releases", [])]
+    assert {len(release["committee"]) for release in releases} == {0, 3}
+    assert not any("committees" in line for line in federation.metrics())
+    assert federation.out.stat().st_mode & 0o777 == 0o700
+    taken = federation.server / "runs"
+    bank = federation.out / "state" / "bank"
+    assert sum("its model and profile are deleted" in line for line in forget(taken, 3)) >= 1
+    assert not list(bank.glob(f"client-{numbers[3]:05d}-*"))
+    assert len(list(bank.glob("client-*"))) == len(SITES) - 1
 
 
 def test_flowers_simulation_gives_the_same_bytes(local: Path, tmp_path: Path) -> None:

@@ -463,7 +463,15 @@ def test_all_that_is_refused_is_still_there() -> None:
         ("[peers]\nanonymize = false", "peers.anonymize = false sends one client's model to another"),
         ('device = "cuda"', "device = 'cuda': the server only averages; wanted 'cpu'"),
         ('privacy = "research"', "privacy = 'research': not for real patients"),
-        ("[peers]\nsnapshot = false", "peers.snapshot = false: clients of a round would have to wait"),
+        ("[peers]\nsnapshot = false", "peers.snapshot = false: a client could be sent a peer of models"),
+        (
+            'privacy = "research"\n[peers]\nsnapshot = false',
+            "peers.snapshot = false: clients of a round would have to wait",
+        ),
+        (
+            '[dp]\nunit = "record"\n[model]\nnorm = "group"\n[objective]\nclass_weights = "none"',
+            "dp.unit = 'record': sites keep no durable count of private steps yet",
+        ),
         ('method = "lower"\n[federation]\nalone = true', "federation.alone = true: clients that train by themselves"),
         (
             '[objective]\nkind = "steal.py:Own"',

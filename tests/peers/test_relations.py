@@ -15,25 +15,21 @@ def matrix(seed: int, unknown: tuple[int, ...] = (), classes: int = 4) -> torch.
 
 
 def test_mean_by_row_over_those_who_know_it_against_naive() -> None:
-    matrices = [matrix(1, (0,)), matrix(2, (0, 1)), matrix(3, (1, 2))]
-    for fewest in (1, 2):
-        mean = average_relation(matrices, fewest=fewest)
-        assert mean is not None
-        for row in range(4):
-            known = [m[row] for m in matrices if m[row].sum() > 0]
-            expected = sum(known) / len(known) if len(known) >= fewest else torch.zeros(4)
-            assert torch.allclose(mean[row], expected, atol=1e-6)  # type: ignore[arg-type]
+    matrices = {5: matrix(1, (0,)), 2: matrix(2, (0, 1)), 7: matrix(3, (1, 2))}
+    rows = {0: [], 2: [5, 2], 3: [2, 5, 7]}
+    mean = average_relation(matrices, rows)
     assert mean is not None
-    # Rows 0 and 1 are one client's own each: with two as the fewest they are nobody's.
-    assert mean[0].sum() == mean[1].sum() == 0
+    for row in range(4):
+        known = [matrices[k][row] for k in rows.get(row, [])]
+        expected = sum(known) / len(known) if known else torch.zeros(4)
+        assert torch.allclose(mean[row], expected, atol=1e-6)  # type: ignore[arg-type]
     assert mean[2].sum() == pytest.approx(1.0)
-    assert mean[3].sum() == pytest.approx(1.0)
 
 
 def test_nothing_known_is_none() -> None:
-    assert average_relation([], fewest=1) is None
-    assert average_relation([matrix(1)], fewest=2) is None
-    assert average_relation([matrix(1, (0, 1)), matrix(2, (2, 3))], fewest=2) is None
+    assert average_relation({}, {}) is None
+    assert average_relation({1: matrix(1)}, {}) is None
+    assert average_relation({1: matrix(1)}, {0: []}) is None
 
 
 @pytest.mark.parametrize(

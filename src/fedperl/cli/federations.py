@@ -78,6 +78,7 @@ def run(
 ) -> None:
     """Train across the registered sites, on the server that `server start` runs."""
     from fedperl.config import load_config
+    from fedperl.engines.flower.numbering import draw_numbers, renumbered
     from fedperl.engines.flower.rules import check_deployable
     from fedperl.engines.flower.running import follow, start_run
     from fedperl.engines.flower.server_folder import ServerFolder
@@ -85,12 +86,17 @@ def run(
     from fedperl.federation.run_folder import RunFolder
     from fedperl.opening import check_resumable, settled
     from fedperl.report.tables import runs_table
+    from fedperl.settings import research_note
 
     server = ServerFolder(folder)
     server.address()
     wanted = settled(load_config(config, settings or []))
     check_deployable(wanted)
+    if what := research_note(wanted):
+        print(f"not for real patients; {what}", file=sys.stderr)
     out = server.runs / wanted.name
+    if wanted.privacy == "hospital":
+        wanted = renumbered(wanted, draw_numbers(out, server.roster()))
     if (out / "config.toml").exists():
         check_resumable(RunFolder(out), wanted, resume)
     elif resume:

@@ -1,6 +1,7 @@
 """Runs: the demo, one training, what can be trained."""
 
 import json
+import os
 import shlex
 import sys
 from contextlib import nullcontext
@@ -74,6 +75,8 @@ def train(
     if port and not watch:
         raise typer.BadParameter(f"{port} has no effect without --watch", param_hint="--port")
     loaded, folder = _to_train(config, out, settings or [], resume=resume)
+    if loaded.privacy == "hospital":
+        os.umask(0o077)
     tracked = None if tracker is None else Tracker(tracker, folder)
     try:
         live = _watch(folder, port) if watch else nullcontext()
@@ -119,7 +122,7 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
     elif resume:
         RunFolder(folder).read_config()  # refuses a folder without a run
     if what := research_note(loaded):
-        print(f"privacy = 'research': not for real patients; {what}", file=sys.stderr)
+        print(f"privacy = {loaded.privacy!r}: not for real patients; {what}", file=sys.stderr)
     if loaded.peer_learning and max(loaded.peers.warmup + 1, loaded.peers.every) > loaded.federation.rounds:
         print("peers.warmup or peers.every: no client gets a peer in so few rounds", file=sys.stderr)
     return loaded, folder

@@ -42,9 +42,9 @@ def compare(
         min(workers or len(cards), len(cards)) if cards else workers or default_workers(plan),
         quiet or as_json or markdown,
     )
-    for name, what in {p.run.name: research_note(next(iter(p.jobs.values())).config) for p in plan.points}.items():
-        if what:
-            print(f"{name}: privacy = 'research': not for real patients; {what}", file=sys.stderr)
+    for name, used in {p.run.name: next(iter(p.jobs.values())).config for p in plan.points}.items():
+        if what := research_note(used):
+            print(f"{name}: privacy = {used.privacy!r}: not for real patients; {what}", file=sys.stderr)
     if not silent:
         console.print(f"{len(plan.jobs)} runs, {side_by_side} at a time, in {plan.out}", markup=False)
     try:

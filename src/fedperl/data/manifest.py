@@ -102,7 +102,7 @@ class Manifest:
                 raise DataError(f"{path}, line {number}: wanted {len(rows[0])} columns as in the first row")
         try:
             pixels = np.array([int(row["pixels"]) for row in rows if "pixels" in row], dtype=np.int64)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise DataError(f"{path}: column pixels: {error}") from None
         return Manifest(
             classes,

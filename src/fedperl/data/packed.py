@@ -26,6 +26,8 @@ FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 QUALITY = 85
 PIXEL_CAP = 100_000_000
+LARGEST = 4096
+"""Pixels along an edge of a stored image."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -140,13 +142,19 @@ def stream(folder: Path, *, chunk: int = 512) -> Iterator[Images]:
 
 def _open(folder: Path) -> tuple[Images, npt.NDArray[np.int64]]:
     try:
-        offsets = np.load(folder / OFFSETS, allow_pickle=False)
+        offsets = np.lib.format.open_memmap(folder / OFFSETS, mode="r")  # neither pickles nor zip files
         blob = np.memmap(folder / BLOB, dtype=np.uint8, mode="r")
     except FileNotFoundError as error:
         raise DataError(f"{folder}: not a store, {Path(str(error.filename)).name} is missing") from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # numpy may raise anything on hostile bytes
         raise DataError(f"{folder}: its images cannot be read: {error}") from None
-    if offsets.ndim != 1 or len(offsets) < 2 or (np.diff(offsets) < 0).any() or offsets[-1] != len(blob):
+    if (
+        offsets.dtype != np.int64
+        or offsets.ndim != 1
+        or len(offsets) < 2
+        or (np.diff(offsets) < 0).any()
+        or offsets[-1] != len(blob)
+    ):
         raise DataError(f"{folder}: {BLOB} and {OFFSETS} do not belong together")
     return blob, offsets
 
@@ -186,6 +194,8 @@ def _pixels(folder: Path, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.i
     content = blob[offsets[number] : offsets[number + 1]].tobytes()
     try:
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
+            if max(image.size) > LARGEST:  # from the header, before anything is decoded
+                raise ValueError(f"{image.width} x {image.height} pixels; wanted at most {LARGEST} along an edge")
             return np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
+    except Exception as error:  # a decoder may raise anything on hostile bytes
         raise DataError(f"{folder}: image {number} of {BLOB} cannot be decoded: {error}") from None

@@ -171,7 +171,7 @@ class Partition:
             if not isinstance(about["straddles"], bool):
                 raise DataError(f"{path}: straddles is {about['straddles']!r}; wanted true or false")
             return Partition(clients, server, dict(about["made"]), about["straddles"])
-        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, csv.Error) as error:
             raise DataError(f"{path}: cannot be read as a partition: {error!r}") from None
 
     def check(self, groups: Names, images: Names | None = None) -> None:

@@ -121,12 +121,14 @@ class Store:
         classes, made = read_about(folder)
         manifest = Manifest.read(folder / MANIFEST, classes)
         try:
-            plain = (folder / PLAIN).exists()
-            if plain:
-                images = np.load(folder / PLAIN, mmap_mode="r", allow_pickle=False)
+            images: Images
+            if (folder / PLAIN).exists():
+                images = np.lib.format.open_memmap(folder / PLAIN, mode="r")  # neither pickles nor zip files
             else:
                 images = unpack(folder) if decode else np.broadcast_to(np.uint8(0), shape_of(folder))
-        except (OSError, ValueError) as error:
+        except DataError:
+            raise
+        except Exception as error:  # numpy may raise anything on hostile bytes
             raise DataError(f"{folder}: its images cannot be read: {error!r}") from None
         dealt = (folder / PARTITION).exists()
         partition = Partition.read(folder / PARTITION, manifest) if dealt else Partition()
@@ -149,8 +151,13 @@ def read_about(folder: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise DataError(f"{folder}: a store of format {about['format']!r}; this version reads {FORMAT}")
-        return tuple(str(name) for name in about["classes"]), dict(about["made"])
+        names = about["classes"]
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"classes {names!r:.60}; wanted a list of names")
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"classes {names!r:.60}; wanted at least one, and each once")
+        return tuple(names), dict(about["made"])
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder}: not a store, {ABOUT} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder}: cannot be read as a store: {error!r}") from None

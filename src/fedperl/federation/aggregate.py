@@ -151,6 +151,26 @@ def mixed(weights: Sequence[float], *, most: float, least: float = 0.0) -> list[
     return [most if place == largest else (1.0 - most) * other for place, other in enumerate(others)]
 
 
+def coarse(weights: Sequence[float], most: float = 1.0) -> list[float]:
+    """Return the weights as shares in quarters of an equal one, each at least one: 4 + 3 + 5 twelfths of three clients.
+
+    Shares that are nearly, and not quite, equal would hide a client from exact algebra alone: less the mean of two, an
+    average of three in such shares is the third but for a hundredth.
+
+    Args:
+        most: no share is above it, as far as that can be.
+    """
+    parts, total = 4 * len(weights), float(sum(weights))
+    highest = max(int(most * parts), 4)
+    wanted = [parts * weight / total for weight in weights]
+    counts = [min(max(1, round(share)), highest) for share in wanted]
+    while sum(counts) != parts:
+        step = 1 if sum(counts) < parts else -1
+        able = [k for k, count in enumerate(counts) if 1 <= count + step <= highest]
+        counts[max(able, key=lambda k: step * (wanted[k] - counts[k]))] += step
+    return [count / parts for count in counts]
+
+
 def labelled_boost(sizes: Sequence[float], labelled: Sequence[bool], factor: float) -> list[float]:
     """Return the sizes, those of clients with labels times a factor (RSCFed: 200 on skin; CBAFed: 10).
 

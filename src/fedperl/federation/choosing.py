@@ -22,6 +22,9 @@ from fedperl.settings import Config
 
 Rows = dict[int, npt.NDArray[np.float64]]
 
+REACH = 8
+"""How many others than the T candidates might help instead, where those may not be sent."""
+
 
 @dataclass
 class Choice:
@@ -29,7 +32,9 @@ class Choice:
 
     committees: dict[int, list[int]] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
-    """How many peers the policy kept; fewer than two give no anonymized peer."""
+    """How many peers the policy kept; fewer than `k_min` give no anonymized peer."""
+    instead: dict[int, list[int]] = field(default_factory=dict)
+    """Who else might help, by the same selector and policy, best first."""
     profile_age: float | None = None
     """Mean age, in rounds, of the models that could help."""
 
@@ -43,12 +48,13 @@ def choose_committees(
         known: the clients that sent a model.
         made: the round of each one's last model.
     """
-    peers, choice = config.peers, Choice()
+    peers, choice, of = config.peers, Choice(), organisations(config)
     early = round <= peers.warmup or len(known) < peers.min_profiles
     if not config.peer_learning or early or round % peers.every:
         return choice
     clients = sorted(known)
-    eligible = [k for k in clients if k not in peers.exclude and _fresh(round - made[k], peers.max_age)]
+    able = [k for k in clients if k not in peers.exclude and not known[k].screened]
+    eligible = [k for k in able if _fresh(round - made[k], peers.max_age)]
     choice.profile_age = float(np.mean([round - made[k] for k in eligible])) if eligible else None
     receivers = [client for client in cohort if client in known]
     rows = _similarities(config, known, clients, receivers)
@@ -56,10 +62,11 @@ def choose_committees(
     scores = {k: about.score for k, about in known.items() if about.score is not None}
     for client in cohort:
         T = sizes.get(client, peers.T)
-        candidates = _candidates(config, clients, eligible, rows.get(client), client, T, round)
+        others = [k for k in eligible if of.get(k, k) != of.get(client, client)]
+        candidates = _candidates(config, clients, others, rows.get(client), client, T, round)
         row = rows.get(client)
         similarity = {} if row is None else {k: float(row[clients.index(k)]) for k in candidates}
-        kept = apply_policy(
+        ranked = apply_policy(
             peers.policy,
             candidates,
             client=client,
@@ -68,10 +75,17 @@ def choose_committees(
             rho=config.gate.rho,
             scale=config.gate.scale,
         )
+        kept = [k for k in ranked if k in candidates[:T]]
         choice.kept[client] = len(kept)
-        if len(kept) >= (FEWEST if peers.anonymize else 1):
+        if len({of.get(k, k) for k in kept}) >= (peers.k_min if peers.anonymize else 1):
             choice.committees[client] = kept
+            choice.instead[client] = [k for k in ranked if k not in kept]
     return choice
+
+
+def organisations(config: Config) -> dict[int, int]:
+    """Return the organisation of each client that shares one, by its first client."""
+    return {client: min(group) for group in config.federation.organisations for client in group}
 
 
 def _fresh(age: int, most: int | None) -> bool:
@@ -116,11 +130,13 @@ def _candidates(
     T: int,
     round: int,
 ) -> list[int]:
+    """Return who may help a client: the T candidates, then a few others, best first."""
     peers = config.peers
     if peers.selector == "random" or (client not in clients and peers.unprofiled == "random"):
         generator = np.random.default_rng(seed_for(config.seed, "random peers", round, client))
-        return random_peers(eligible, client, T, generator)
+        drawn = random_peers(eligible, client, T, generator)
+        return drawn + random_peers([k for k in eligible if k not in drawn], client, REACH, generator)
     if row is None:
         return []
     barred = ~np.isin(clients, eligible)
-    return [clients[k] for k in top_peers(np.where(barred, np.nan, row), clients.index(client), T)]
+    return [clients[k] for k in top_peers(np.where(barred, np.nan, row), clients.index(client), T + REACH)]

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,15 +12,18 @@ from torch import Tensor, nn
 from fedperl.data.manifest import Indices, Manifest, Names
 from fedperl.data.partition import PARTS, ClientPart
 from fedperl.data.store import Images, Store
-from fedperl.errors import DataError
+from fedperl.errors import ConfigError, DataError
 from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_fully, group_names
 from fedperl.evaluate.classification import Labels, Probabilities
+from fedperl.federation.members import member_of
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
+from fedperl.learn.accounting import count_of, library
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import client_weights, drained, local_steps
 from fedperl.learn.nets import build_net
 from fedperl.learn.nets.decomposed import Decomposed, merged
 from fedperl.learn.predict import predict
+from fedperl.learn.private import Private, private_steps
 from fedperl.learn.recalibrate import recalibrate
 from fedperl.learn.sparse import sparsify
 from fedperl.learn.state import State, batch_norm_names, load_into, moved, part_of, state_of, with_prefix
@@ -56,7 +61,12 @@ class Workspace:
         """Return a new network with the run's initial weights, not decomposed."""
         model = self._config.model
         return build_net(
-            model.net, self._classes, seed=self._config.seed, input_scale=model.input_scale, dropout=model.dropout
+            model.net,
+            self._classes,
+            seed=self._config.seed,
+            input_scale=model.input_scale,
+            dropout=model.dropout,
+            norm=model.norm,
         )
 
     def decomposed(self, net: nn.Module) -> nn.Module:
@@ -113,12 +123,14 @@ class Client:
         class_weights: Tensor | None = None,
         step: Tensor | None = None,
         rounds_per_step: int = 1,
+        private: Private | None = None,
     ) -> None:
         """Hold the images.
 
         Args:
             class_weights: of its labelled images; they weigh its evaluation loss too.
             step: when each unlabelled image arrives, where they stream in; each piece stays `rounds_per_step` rounds.
+            private: makes its rounds differentially private, whatever a task says.
         """
         self.number = number
         self.class_weights = class_weights
@@ -126,6 +138,7 @@ class Client:
         self.training = training
         self.evaluation = evaluation
         self.work = work
+        self.private = private
 
     def train(self, task: TrainTask, state: State) -> tuple[Update, State]:
         """Return the update of one local round and the state to keep."""
@@ -145,17 +158,23 @@ class Client:
         load_into(work.net, start)
         data, memory = self._present(task.round), part_of(state, MEMORY)
         teacher = self._teacher(work, task, state, start)
-        result = yield from local_steps(
-            work.net,
-            data,
-            settings,
-            seed=task.seed,
-            peers=self._peers(work, task, start, data),
-            teacher=teacher,
-            relation=task.relation,
-            memory=memory,
-            make_steps=make_steps,
-        )
+        peers = self._peers(work, task, start, data)
+        if self.private is not None:
+            result = yield from private_steps(
+                work.net, data, settings, self.private, peers=peers, teacher=teacher, memory=memory
+            )
+        else:
+            result = yield from local_steps(
+                work.net,
+                data,
+                settings,
+                seed=task.seed,
+                peers=peers,
+                teacher=teacher,
+                relation=task.relation,
+                memory=memory,
+                make_steps=make_steps,
+            )
         trained = state_of(work.net)
         if settings.sparse:
             trained, _ = sparsify(trained, start, settings.sparse)
@@ -193,7 +212,7 @@ class Client:
 
     def _accuracy(self, work: Workspace, report: str, trained: State) -> dict[str, float]:
         """Return the trained model's accuracy on the client's own images of the part asked for, if any is."""
-        if report == "none":
+        if report == "none" or self.private is not None:
             return {}
         data = self.evaluation["validation"]
         if report == "training":
@@ -258,11 +277,16 @@ def _guarded(relation: Tensor, data: LocalImages) -> Tensor:
     return torch.where((counts >= LEAST_IMAGES)[:, None], relation, 0.0)
 
 
-def client_of_store(number: int, store: Store, config: Config, work: Workspace, *, resident: bool = True) -> Client:
+def client_of_store(
+    number: int, store: Store, config: Config, work: Workspace, *, resident: bool = True, counts: Path | None = None
+) -> Client:
     """Return the client that holds a store's part of that number, its images copied out of the store.
 
     Args:
         resident: whether the images lie on the device, or in the host's memory.
+        counts: the folder in which private steps are counted; without it a private client trains nothing.
+    Raises:
+        ConfigError: the client's images do not allow what [dp] promises.
     """
     part = store.partition.clients[number]
     rows = part.rows()
@@ -285,7 +309,22 @@ def client_of_store(number: int, store: Store, config: Config, work: Workspace, 
         client_weights(training, config.objective),
         torch.from_numpy(part.step).to(images.device) if streams else None,
         config.federation.rounds_per_step,
+        _private(number, store, config, training, counts) if config.dp.unit != "none" else None,
     )
+
+
+def _private(number: int, store: Store, config: Config, training: LocalImages, counts: Path | None) -> Private:
+    """Return what makes a client's rounds private."""
+    groups = store.manifest.group[store.partition.clients[number].rows()]
+    units = np.unique(groups, return_inverse=True)[1] if config.dp.unit == "patient" else np.arange(len(groups))
+    if config.dp.unit == "patient" and store.partition.straddles:
+        raise ConfigError("dp.unit = 'patient': the partition splits groups, over clients too; wanted whole ones")
+    count = None if counts is None else count_of(counts, number)
+    private = Private(config.dp, torch.from_numpy(units), count, f"client {number}")
+    if member_of(store.partition.clients[number], config).size(config):
+        library()
+        private.pool(training, config.objective, config.federation.batch)
+    return private
 
 
 def placed(pixels: Images, device: str, *, resident: bool) -> Tensor:

@@ -16,6 +16,7 @@ PROFILE = EXTRA + "profile__"
 EMBEDDING = EXTRA + "embedding__"
 SCORE = EXTRA + "score__"
 RELATION = EXTRA + "relation__"
+MOVED = EXTRA + "moved__"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Known:
     """Its accuracy, where a policy asks for it."""
     relation: Tensor | None = None
     """FedIRM: the relation matrix of its labelled images, if it has any."""
+    moved: float | None = None
+    """How far it is from the model that its training started with, where that was looked at."""
+    screened: bool = False
+    """Whether that is too far to help others."""
 
     def tensors(self) -> State:
         """Return all of it as tensors, under names that no model has."""
@@ -39,17 +44,21 @@ class Known:
             found[SCORE] = torch.tensor([self.score], dtype=torch.float64)
         if self.relation is not None:
             found[RELATION] = self.relation
+        if self.moved is not None:
+            found[MOVED] = torch.tensor([self.moved, float(self.screened)], dtype=torch.float64)
         return found
 
     @classmethod
     def of(cls, tensors: State) -> "Known":
         """Return what `tensors` gave."""
-        embedding, score = tensors.get(EMBEDDING), tensors.get(SCORE)
+        embedding, score, moved = tensors.get(EMBEDDING), tensors.get(SCORE), tensors.get(MOVED)
         return cls(
             tensors[PROFILE].numpy(),
             None if embedding is None else embedding.numpy(),
             None if score is None else float(score),
             tensors.get(RELATION),
+            None if moved is None else float(moved[0]),
+            moved is not None and bool(moved[1]),
         )
 
 

@@ -39,7 +39,10 @@ class Ledger:
         if len(whole) < len(content):
             with self.path.open("r+b") as file:
                 file.truncate(len(whole))
-        lines = whole.decode().splitlines()
+        try:
+            lines = whole.decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise RunError(f"{self.path}: not a ledger: {error}") from None
         self._end = ""
         for number, line in enumerate(lines, start=1):
             if _parse(line, self.path, number)["previous"] != self._end:
@@ -73,7 +76,8 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """Yield every entry of the file."""
         if self.path.exists():
-            for number, line in enumerate(self.path.read_text().splitlines(), start=1):
+            text = self.path.read_text()
+            for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):  # no torn one
                 yield _parse(line, self.path, number)["entry"]
 
 
@@ -82,7 +86,7 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
         parsed = json.loads(line)
         if parsed.keys() != {"previous", "entry"}:
             raise ValueError(f"found the keys {sorted(parsed)}")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}, line {number}: not a line of a ledger: {error}") from None
     return dict(parsed)
 

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 from fedperl.errors import RunError
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
+from fedperl.federation.round_summary import RoundSummary
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.selection import Selection
-from fedperl.federation.server import NOTHING_CAME, RoundSummary, Server
+from fedperl.federation.server import NOTHING_CAME, Server
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.learn.state import size_in_bytes
 
@@ -32,6 +33,8 @@ class Exchange(Protocol):
         ...
 
 
+WHO_HELPED = frozenset({"committees", "kept", "swapped", "weights"})
+"""Of a round: what tells which hospitals resemble each other."""
 FRUITLESS = 10
 """Rounds in a row without any update that could be used: nothing will come of waiting for more."""
 
@@ -94,7 +97,18 @@ class Rounds:
                     else "its images, labels, partition, starting weights or objective's file are others"
                 )
                 raise RunError(f"{self.folder.path}: cannot go on: {other} than when the run was started")
+        try:
+            self._take_over(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{self.folder.state / 'checkpoint.json'}: cannot be gone on with: {error!r}") from None
+        self.exchange.left |= self.server.withdrawn
+
+    def _take_over(self, content: dict[str, Any]) -> None:
+        if type(content["round"]) is not int:
+            raise TypeError(f"round {content['round']!r}; wanted a number")
         self.round = content["round"]
+        if content["totals"].keys() != self.totals.keys():
+            raise ValueError(f"totals of {', '.join(sorted(content['totals'])) or 'nothing'}")
         self.totals = content["totals"]
         self.selection.restore(content["selection"])
         current = content["model"]
@@ -105,7 +119,6 @@ class Rounds:
         )
         for client in content.get("withdrawn", ()):
             self.server.withdraw(client)
-        self.exchange.left |= self.server.withdrawn
 
     def run(self, watchers: Iterable[Watcher] = ()) -> None:
         """Run every round that is left."""
@@ -140,7 +153,10 @@ class Rounds:
         with self.watch.measure("checkpoint"):
             self._keep_models()
             seconds = self.watch.take()
-            self.folder.append_metrics(_line(summary, evaluations, seconds) | measured)
+            line = _line(summary, evaluations, seconds) | measured
+            if self.server.config.privacy == "hospital":  # who helped whom stays in `state`
+                line = {key: value for key, value in line.items() if key not in WHO_HELPED}
+            self.folder.append_metrics(line)
             self._commit()
         mean = sum(accuracy.values()) / len(accuracy) if accuracy else own or 0.0
         return mean, summary

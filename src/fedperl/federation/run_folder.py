@@ -1,5 +1,6 @@
 """A run's folder: configuration, metrics, checkpoint, models, results. At every moment it can be read and resumed."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -24,6 +25,7 @@ class RunFolder:
         self.path = path
         self.state = path / "state"
         self._lock: IO[bytes] | None = None
+        self._metrics_hash = hashlib.sha256()
 
     def open(self) -> None:
         """Create the folders, take the lock, remove what a crash left half-written.
@@ -37,7 +39,7 @@ class RunFolder:
             (self.path / "models").mkdir(parents=True, exist_ok=True)
             self.state.mkdir(exist_ok=True, mode=0o700)
             self._lock = lock(self.state / "lock")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # of an odd name, ValueError
             raise RunError(f"{self.path}: cannot be used as a run folder: {error}") from None
         for leftover in self.path.rglob("*" + TEMPORARY):
             leftover.unlink(missing_ok=True)
@@ -59,6 +61,11 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
+    @property
+    def private_steps(self) -> Path:
+        """The folder in which clients count their private steps; no checkpoint takes anything back there."""
+        return self.state / "private_steps"
+
     # Configuration
 
     def read_config(self) -> Config:
@@ -77,6 +84,8 @@ class RunFolder:
 
     def write_start(self, config: Config, partition: str) -> None:
         """Write what the run starts from: who holds which image, and the resolved configuration."""
+        if config.privacy == "hospital":
+            self.path.chmod(0o700)
         write_durably(self.path / "partition.csv", partition.encode(), mode=0o644)
         write_durably(self.path / "config.toml", dump(config).encode(), mode=0o644)
 
@@ -93,6 +102,7 @@ class RunFolder:
             "ledger_lines": self.ledger.lines,
             "ledger_tail": self.ledger.tail,
             "metrics_bytes": _size(self.metrics),
+            "metrics_sha256": self._metrics_hash.hexdigest(),
         }
         text = json.dumps(content, sort_keys=True)
         for files in self._files:
@@ -128,8 +138,8 @@ class RunFolder:
             self.past_states.restore(content["past_states"])
             self.models.restore(content["models"])
             self.ledger.open(content["ledger_lines"], content["ledger_tail"])
-            self._cut_metrics(content["metrics_bytes"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._cut_metrics(content["metrics_bytes"], content.get("metrics_sha256"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunError(f"{path}: cannot be used as a checkpoint: {error}") from None
         return content
 
@@ -142,18 +152,26 @@ class RunFolder:
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Append one round's numbers."""
-        append_durably(self.metrics, (json.dumps(line) + "\n").encode())
+        content = (json.dumps(line) + "\n").encode()
+        append_durably(self.metrics, content)
+        self._metrics_hash.update(content)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rounds' numbers; a line that is being written is left out."""
-        text = self.metrics.read_text() if self.metrics.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            text = self.metrics.read_text() if self.metrics.exists() else ""
+            return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{self.metrics}: cannot be read: {error}") from None
 
-    def _cut_metrics(self, size: int) -> None:
+    def _cut_metrics(self, size: int, sha256: str | None = None) -> None:
         if _size(self.metrics) < size:
             raise RunError(f"{self.metrics}: {_size(self.metrics)} bytes; the checkpoint knows of {size}")
         if self.metrics.exists():
             os.truncate(self.metrics, size)
+        self._metrics_hash = hashlib.sha256(self.metrics.read_bytes() if self.metrics.exists() else b"")
+        if sha256 is not None and sha256 != self._metrics_hash.hexdigest():
+            raise RunError(f"{self.metrics}: its hash is not the one in the checkpoint; it was changed")
 
     def write_model(self, name: str, state: State, about: dict[str, str]) -> None:
         """Write a model to be reported, with what is needed to use it."""
@@ -183,9 +201,12 @@ class RunFolder:
         """Return the final numbers, or None while the run is not finished."""
         path = self.path / "results.json"
         try:
-            return dict(json.loads(path.read_text())) if path.exists() else None
-        except (ValueError, TypeError) as error:
+            found = json.loads(path.read_text()) if path.exists() else None
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
+        if found is not None and not (isinstance(found, dict) and found):
+            raise RunError(f"{path}: wanted the numbers of a finished run, found {found!r:.40}")
+        return found
 
 
 def _size(path: Path) -> int:

@@ -1,22 +1,28 @@
 """The server's side of a round: plan what goes to whom, absorb what comes back. No transport, no clock."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from fedperl.config import config_hash
 from fedperl.errors import ConfigError
-from fedperl.federation.aggregate import fedavg, residual
-from fedperl.federation.choosing import choose_committees
+from fedperl.federation.aggregate import residual
+from fedperl.federation.auditing import Auditing
+from fedperl.federation.averaging import average, bounded
+from fedperl.federation.choosing import Choice, choose_committees, organisations
+from fedperl.federation.kept_uploads import KeptUploads
 from fedperl.federation.known import EXTRA, Known, model_of
-from fedperl.federation.ledger import Ledger
+from fedperl.federation.ledger import Entry, Ledger
 from fedperl.federation.messages import EvaluateTask, Failure, GlobalModel, TrainTask, Update
+from fedperl.federation.round_summary import RoundSummary
 from fedperl.federation.schema import find_fault
+from fedperl.federation.screening import Screen
 from fedperl.federation.state_files import StateFiles
-from fedperl.federation.weighing import average_weights
 from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.schedule import of_round
 from fedperl.learn.sparse import sparse_bytes, sparsify
@@ -35,28 +41,6 @@ Embed = Callable[[State], npt.NDArray[np.float64]]
 """What a model says about one image of noise."""
 
 NOTHING_CAME = "no update came back"
-
-
-@dataclass
-class RoundSummary:
-    """What happened in one round, as far as the server knows."""
-
-    round: int
-    cohort: list[int]
-    committees: dict[int, list[int]] = field(default_factory=dict)
-    kept: dict[int, int] = field(default_factory=dict)
-    """How many peers the policy kept for each client; empty in rounds without peers."""
-    accepted: list[int] = field(default_factory=list)
-    rejected: dict[int, str] = field(default_factory=dict)
-    weights: dict[int, float] = field(default_factory=dict)
-    """Of the accepted updates in the average."""
-    residual: int | None = None
-    """The round of the earlier model that was averaged in, half of the new one."""
-    void: bool = False
-    profile_age: float | None = None
-    bytes_down: int = 0
-    bytes_up: int = 0
-    numbers: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 class Server:
@@ -78,6 +62,7 @@ class Server:
         labelled: Sequence[bool] | None = None,
         unlabelled: Sequence[bool] | None = None,
         classes: int | None = None,
+        kept: KeptUploads | None = None,
     ) -> None:
         """Start with an initial model.
 
@@ -91,6 +76,7 @@ class Server:
             labelled: which clients have labels, by default all: those alone train before `objective.start`.
             unlabelled: which have images without, by default all: those alone are sent relation matrices.
             classes: needed where relation matrices are exchanged.
+            kept: keeps some of every model, for research.
         Raises:
             ConfigError: the cohort or T does not fit the number of clients.
         """
@@ -113,6 +99,15 @@ class Server:
                 f"objective.start = {config.objective.start}: until then only clients with labels train, and "
                 f"{len(early)} have some; wanted at least federation.quorum = {wanted} of them, or start = 0"
             )
+        self.audit = Auditing(config, len(sizes), organisations(config)) if config.coalition else None
+        self.screen = (
+            None
+            if config.privacy == "research" or config.federation.alone
+            else Screen(repeats=config.dp.unit == "none")
+        )
+        if self.screen is not None:
+            self.screen.release(initial)
+        self.kept = kept
         self.model = GlobalModel(0, initial)
         self.predecessor: GlobalModel | None = None
         self.bank, self.ledger, self.score, self.teach = bank, ledger, score, teach
@@ -136,6 +131,7 @@ class Server:
         self._summary = RoundSummary(0, [])
         self._starts: dict[int, State] = {}  # what each client of the round trains from, where little is sent
         self._bytes: dict[int, int] = {}  # what each task of the round costs
+        self._related: dict[int, dict[int, list[tuple[int, int]]]] = {}  # whose relation matrices, by client and class
 
     @property
     def _fewest(self) -> int:
@@ -153,6 +149,7 @@ class Server:
         """Let the server train the initial model, where it has labels: clients then have something to label with."""
         if self.teach is not None:
             self.model = GlobalModel(0, self.teach(self.model.state, 0))
+        self._keep(lambda kept: kept.model(0, self.model.state))
 
     def plan(self, round: int) -> Iterator[TrainTask]:
         """Return the round's tasks; each one's release is in the ledger before it is handed out.
@@ -161,22 +158,32 @@ class Server:
         that it may hold what an earlier client of this round sent: the authors' simulator does that.
         """
         cohort = self._draw_cohort(round)
-        made = {client: record.round for client, record in self.bank.records.items()}
-        choice = choose_committees(self.config, self.known, made, cohort, round)
+        choice = choose_committees(self.config, self.known, self._made(), cohort, round)
         self._summary = RoundSummary(round, cohort, kept=choice.kept, profile_age=choice.profile_age)
-        self._starts = {}
-        chosen = choice.committees
+        self._starts, self._related = {}, {}
+        if self.screen is not None:
+            self.screen.begin(self.model.state)
         if not self.config.peers.snapshot:
-            return self._one_by_one(round, chosen)
-        tasks = [self._task(round, client, chosen.get(client, [])) for client in cohort]
+            return self._one_by_one(round, choice)
+        tasks = [self._task(round, client, self._audited(choice, client)) for client in cohort]
         self.ledger.append([self._release(round, tasks)])
         return iter(tasks)
 
-    def _one_by_one(self, round: int, chosen: dict[int, list[int]]) -> Iterator[TrainTask]:
+    def _one_by_one(self, round: int, choice: Choice) -> Iterator[TrainTask]:
         for client in self._summary.cohort:
-            task = self._task(round, client, chosen.get(client, []))
+            task = self._task(round, client, self._audited(choice, client))
             self.ledger.append([self._release(round, [task])])
             yield task
+
+    def _audited(self, choice: Choice, client: int) -> list[int]:
+        """Return a client's committee, changed where it would let somebody solve for a client's model."""
+        chosen = choice.committees.get(client, [])
+        if self.audit is None or not chosen:
+            return chosen
+        found = self.audit.committee(client, chosen, choice.instead[client], self._made())
+        if found.swapped:
+            self._summary.swapped[client] = found.swapped
+        return found.members
 
     def absorb(self, updates: Iterable[Update | Failure]) -> RoundSummary:
         """Check, bank, profile and average what came back from the tasks of the last `plan`.
@@ -191,18 +198,27 @@ class Server:
                 summary.rejected[update.client] = fault or "it failed"
                 continue
             summary.bytes_up += self._bytes_up(update)
-            held[update.client] = update
             summary.numbers[update.client] = update.numbers
+            if self.screen is not None and self.screen.is_idle(update.client):
+                summary.idle.append(update.client)
+                continue
+            held[update.client] = update
             if not self.config.peers.snapshot:
-                self._bank(update)
-        summary.accepted = sorted(held)
+                self._bank(update, self._know(update))
+                self._keep(lambda kept, u=update: kept.upload(u.client, u.round, u.state))  # type: ignore[misc]
+        summary.idle.sort()
+        summary.accepted = sorted([*held, *summary.idle])
         for client in summary.cohort:
-            if client not in held:
+            if client not in summary.accepted:
                 summary.rejected.setdefault(client, NOTHING_CAME)
         federation = self.config.federation
-        summary.void = len(held) < max(self._fewest, min(federation.quorum, federation.cohort))
-        if not summary.void:
-            self._average([held[client] for client in summary.accepted])
+        needed = max(self._fewest, min(federation.quorum, federation.cohort))
+        if len(held) >= needed:
+            summary.void = not self._average([held[client] for client in sorted(held)])
+        elif len(summary.accepted) >= needed:  # too few have learnt something: nothing of theirs goes out
+            self._go_on_alone()
+        else:
+            summary.void = True
         self.ledger.append([self._outcome(summary)])
         return summary
 
@@ -215,6 +231,10 @@ class Server:
         """Take the global model of a checkpoint over, and what is known of the clients from the bank's files."""
         self.model, self.predecessor = model, predecessor
         self.known = {client: Known.of(self.bank.get_part(client, EXTRA)) for client in self.bank.records}
+        if self.audit is not None:
+            self.audit.replay(self.ledger.entries(), self._made().items())
+        if self.screen is not None:
+            self.screen.replay(self.ledger.entries())
 
     def withdraw(self, client: int) -> None:
         """Leave a client out from now on, and keep neither its model nor what was made of it."""
@@ -225,6 +245,15 @@ class Server:
         self.evaluators = [k for k in self.evaluators if k != client]
         self.known.pop(client, None)
         self.bank.keep_only(k for k in list(self.bank.records) if k != client)
+        self._keep(lambda kept: kept.forget(client))
+
+    def _keep(self, what: Callable[[KeptUploads], None]) -> None:
+        if self.kept is not None:
+            what(self.kept)
+
+    def _made(self) -> dict[int, int]:
+        """Return the round of each client's banked model."""
+        return {client: record.round for client, record in self.bank.records.items()}
 
     # Planning
 
@@ -252,21 +281,31 @@ class Server:
                 eval_mode=self.config.federation.alone and self.config.federation.eval_slip and round > 1,
             ),
             seed_for(self.config.seed, "local round", round, client),
-            average_relation([self.known[k].relation for k in self._related(round, client)], fewest=self._fewest),
+            self._relation(round, client),
         )
         self._summary.committees[client] = members
+        if isinstance(peer := task.peer, AnonymizedPeer):
+            self._keep(lambda kept: kept.peer(client, round, peer.state))
         self._bytes[client] = self._bytes_down(task)
         self._summary.bytes_down += self._bytes[client]
         return task
 
-    def _related(self, round: int, client: int) -> list[int]:
-        """Return the clients whose relation matrices, averaged, a client gets: never its own, which it could subtract.
+    def _relation(self, round: int, client: int) -> Tensor | None:
+        """Return the mean of others' relation matrices for a client: never its own, which it could subtract.
 
-        A client without unlabelled images, and a round on labelled ones alone, have no use for them.
+        A client without unlabelled images, and a round on labelled ones alone, have no use for it.
         """
         if round <= self.config.objective.start or not self.unlabelled[client]:
-            return []
-        return [k for k in sorted(self.known) if k != client and self.known[k].relation is not None]
+            return None
+        found = {k: about.relation for k, about in self.known.items() if k != client and about.relation is not None}
+        made, fewest = self._made(), self._fewest
+        known: dict[int, list[tuple[int, int]]] = {}
+        for k in sorted(found):
+            for label in torch.nonzero(found[k].sum(dim=1)).flatten().tolist():
+                known.setdefault(label, []).append((k, made[k]))
+        known = {label: uploads for label, uploads in sorted(known.items()) if len(uploads) >= fewest}
+        self._related[client] = known if self.audit is None else self.audit.related(client, known)
+        return average_relation(found, {label: [k for k, _ in of] for label, of in self._related[client].items()})
 
     def _bytes_down(self, task: TrainTask) -> int:
         """Return what the task costs; where little is sent, only what differs from what the client holds counts."""
@@ -311,7 +350,7 @@ class Server:
             return f"it answers run {run}, round {update.round}; wanted {self.run}, round {self._summary.round}"
         if update.client not in self._summary.cohort:
             return f"client {update.client} has no task in this round"
-        if update.client in held:
+        if update.client in held or update.client in self._summary.idle:
             return "a second update in one round"
         if isinstance(update, Failure):
             return f"it failed with {update.kind}"
@@ -321,33 +360,63 @@ class Server:
             fault = find_relation_fault(update.relation, self.classes)
             if fault is not None:
                 return fault
-        return find_fault(update.state, self.model.state)
+        fault = find_fault(update.state, self.model.state)
+        if fault is None and self.screen is not None:
+            fault = self.screen.find_fault(update)
+        return fault
 
-    def _average(self, updates: list[Update]) -> None:
+    def _average(self, updates: list[Update]) -> bool:
+        """Make the new global model; return False, and change nothing, where it would let a client be solved for."""
+        round, every, start = self._summary.round, self.config.federation.residual_every, self.model.state
+        states = {update.client: update.state for update in updates}
+        taught = lambda: start if self.teach is None else self.teach(start, round)  # noqa: E731
+        counted, far, known = bounded(self.config, states, start, taught), self._far(states), dict[int, Known]()
+        if counted is None:
+            return False
         if self.config.peers.snapshot:
-            for update in updates:
-                self._bank(update)
-        round, every = self._summary.round, self.config.federation.residual_every
-        weights = average_weights(
-            self.config,
-            {update.client: update.state for update in updates},
-            self.sizes,
-            self.labelled,
-            self.known,
-            round,
-        )
-        self._summary.weights = {update.client: weight for update, weight in zip(updates, weights, strict=True)}
-        average = fedavg([update.state for update in updates], weights)
+            updates = [replace(update, state=counted.states[update.client]) for update in updates]
+            known = {u.client: replace(self._know(u), **far.get(u.client, {})) for u in updates}
+        found = average(self.config, counted, self.sizes, self.labelled, self.known | known, round)
+        if found is None:
+            return False
+        if self.audit is not None and not self.audit.model({(k, round): w for k, w in found.weights.items()}):
+            return False
+        if known:  # those that the average does without help nobody either
+            known |= {k: replace(known[k], screened=True) for k in known.keys() - found.weights.keys()}
+        for update in updates if known else ():
+            self._bank(update, known[update.client])
+            self._keep(lambda kept, update=update: kept.upload(update.client, round, update.state))  # type: ignore[misc]
+        if self.audit is not None:
+            self.audit.keep(self._made().items())
+        self._summary.weights = found.weights
+        mean = found.state
         if every and round % every == 0 and self.predecessor is not None:
-            average = residual(average, self.predecessor.state)
+            mean = residual(mean, self.predecessor.state)
             self._summary.residual = self.predecessor.round
         if self.teach is not None:
-            average = self.teach(average, round)
-        self.model = GlobalModel(round, average)
+            mean = self.teach(mean, round)
+        self.model = GlobalModel(round, mean)
+        self._keep(lambda kept: kept.model(round, mean))
         if every and round % every == 0:
             self.predecessor = self.model
+        return True
 
-    def _bank(self, update: Update) -> None:
+    def _go_on_alone(self) -> None:
+        """Let the server train the old model on, where it has labels."""
+        if self.teach is not None:
+            self.model = GlobalModel(self._summary.round, self.teach(self.model.state, self._summary.round))
+            self._keep(lambda kept: kept.model(self.model.round, self.model.state))
+
+    def _far(self, states: dict[int, State]) -> dict[int, dict[str, Any]]:
+        """Return how far clients moved, and whether too far to help others; nothing where that is not looked at."""
+        if self.screen is None:
+            return {}
+        last = {k: about.moved for k, about in self.known.items() if about.moved is not None}
+        moved, far = self.screen.outliers(states, last)
+        return {k: {"moved": length, "screened": k in far} for k, length in moved.items()}
+
+    def _know(self, update: Update) -> Known:
+        """Return what the server sees in a model."""
         settings = self.config.profile
         ordered = {name: update.state[name] for name in self._names}
         features = profile(ordered, tensors=settings.tensors, std=settings.std)
@@ -357,8 +426,11 @@ class Server:
         if self._scores:
             score = self._scored(update.state)[0]
         embedding = None if self.embed is None else self.embed(update.state)
-        self.known[update.client] = Known(features, embedding, score, update.relation)
-        self.bank.put(update.client, update.round, {**update.state, **self.known[update.client].tensors()})
+        return Known(features, embedding, score, update.relation)
+
+    def _bank(self, update: Update, known: Known) -> None:
+        self.known[update.client] = known
+        self.bank.put(update.client, update.round, {**update.state, **known.tensors()})
 
     @property
     def _scores(self) -> bool:
@@ -374,7 +446,7 @@ class Server:
 
     # Ledger
 
-    def _release(self, round: int, tasks: list[TrainTask]) -> dict[str, object]:
+    def _release(self, round: int, tasks: list[TrainTask]) -> Entry:
         releases = [
             {
                 "to": task.client,
@@ -387,27 +459,22 @@ class Server:
         ]
         return {"kind": "send", "round": round, "releases": releases}
 
-    def _relation_release(self, task: TrainTask) -> dict[str, object]:
-        """Return whose relation matrices, of which rounds, are in a task; nothing where there are none."""
+    def _relation_release(self, task: TrainTask) -> Entry:
+        """Return whose relation matrices, of which rounds, are in each class's row; nothing where there are none."""
         if task.relation is None:
             return {}
-        return {"relation": [[k, self.bank.records[k].round] for k in self._related(task.round, task.client)]}
+        return {"relation": {str(label): uploads for label, uploads in self._related[task.client].items()}}
 
-    def _outcome(self, summary: RoundSummary) -> dict[str, object]:
-        return {
-            "kind": "receive",
-            "round": summary.round,
-            "accepted": summary.accepted,
-            "rejected": {str(client): reason for client, reason in sorted(summary.rejected.items())},
-            "void": summary.void,
-            "weights": {str(client): weight for client, weight in sorted(summary.weights.items())},
-            "residual": summary.residual,
-            "bytes": summary.bytes_up,
-            "validated": {
-                "global": self.model.round,
-                "by": "every client" if len(self.evaluators) == len(self.sizes) else self.evaluators,
-            },
-        }
+    def _prints(self, summary: RoundSummary) -> Entry:
+        """Return the fingerprints of what came and of what was made of it, by which copies are known."""
+        if self.screen is None:
+            return {}
+        made = {"model": self.screen.release(self.model.state)} if self.model.round == summary.round else {}
+        return {"prints": made | self.screen.uploads(summary.round, summary.accepted)}
+
+    def _outcome(self, summary: RoundSummary) -> Entry:
+        by = "every client" if len(self.evaluators) == len(self.sizes) else self.evaluators
+        return summary.received() | self._prints(summary) | {"validated": {"global": self.model.round, "by": by}}
 
 
 def _report(config: Config) -> Literal["none", "validation", "training"]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
 
 from fedperl.errors import RunError
 from fedperl.files import digest, write_durably
@@ -112,7 +111,22 @@ class StateFiles:
             return dict(self._recent[key])
         if key in self._writing:
             self._settle(key)
-        record = self.records[key]
+        loaded = safetensors.torch.load(self._content(self.records[key]))
+        ordered = {name: loaded[name] for name in sorted(loaded)}  # it comes in another order every time
+        self._remember(key, moved(ordered, self.device))
+        return dict(self._recent[key])
+
+    def get_part(self, key: int, prefix: str) -> State:
+        """Return the tensors of a state whose names start with a prefix; the others are not kept in memory.
+
+        Raises:
+            RunError: the file is missing or not the one that was written.
+        """
+        self.settle()
+        loaded = safetensors.torch.load(self._content(self.records[key]))
+        return {name: loaded[name].clone() for name in sorted(loaded) if name.startswith(prefix)}
+
+    def _content(self, record: Record) -> bytes:
         path = self.folder / record.file
         try:
             content = path.read_bytes()
@@ -120,20 +134,7 @@ class StateFiles:
             raise RunError(f"{path}: cannot be read: {error}") from None
         if digest(content) != record.sha256:
             raise RunError(f"{path}: its hash is not the one in the checkpoint; wanted {record.sha256[:16]}...")
-        loaded = safetensors.torch.load(content)
-        ordered = {name: loaded[name] for name in sorted(loaded)}  # it comes in another order every time
-        self._remember(key, moved(ordered, self.device))
-        return dict(self._recent[key])
-
-    def get_part(self, key: int, prefix: str) -> State:
-        """Return the tensors of a state whose names start with a prefix, without reading the others."""
-        self.settle()
-        path = self.folder / self.records[key].file
-        try:
-            with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in sorted(file.keys()) if name.startswith(prefix)}
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"{path}: cannot be read: {error}") from None
+        return content
 
     def keep_only(self, keys: Iterable[int]) -> None:
         """Forget every other key; `prune` deletes their files."""
@@ -164,6 +165,9 @@ class StateFiles:
         """Take the index of a checkpoint over and delete what it does not name."""
         self.records = {int(key): Record(**record) for key, record in index.items()}
         self._recent, self._recent_bytes = {}, 0
+        elsewhere = [r.file for r in self.records.values() if Path(r.file).name != r.file]
+        if elsewhere:
+            raise RunError(f"{self.folder}: the checkpoint names {elsewhere[0]!r}; wanted a file of this folder")
         missing = [r.file for r in self.records.values() if not (self.folder / r.file).is_file()]
         if missing:
             raise RunError(f"{self.folder / missing[0]}: missing, though the checkpoint names it")

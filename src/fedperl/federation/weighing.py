@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedperl.federation.aggregate import (
+    coarse,
     consensus_weights,
     distance_weights,
     labelled_boost,
@@ -17,7 +18,7 @@ from fedperl.peers import similarity_rows
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
 
-MOST_SHARE, LEAST_SHARE = 0.8, 0.05
+MOST_SHARE, LEAST_SHARE = 0.5, 0.05
 """Of one client in the average, outside of research."""
 
 
@@ -57,7 +58,8 @@ def average_weights(
     elif federation.aggregator == "distance":
         weights = [weight * factor for weight, factor in zip(weights, distance_weights(models), strict=True)]
     weights = labelled_boost(weights, [labelled[client] for client in clients], federation.labelled_factor)
-    if config.privacy == "research":
-        return mixed(weights, most=1.0)
+    most = 1.0 if config.privacy == "research" else MOST_SHARE
     # By size alone a small client's share is what it is; an aggregator's choice must leave everyone a part in it.
-    return mixed(weights, most=MOST_SHARE, least=0.0 if federation.aggregator == "fedavg" else LEAST_SHARE)
+    free = config.privacy == "research" or federation.aggregator == "fedavg"
+    shares = mixed(weights, most=most, least=0.0 if free else LEAST_SHARE)
+    return coarse(shares, most) if config.coalition else shares

@@ -169,7 +169,7 @@ def _object(text: str, wanted: Mapping[str, type] | None = None) -> dict[str, An
         raise WireError(f"a text of {len(text)} characters; wanted at most {MOST_TEXT}")
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WireError("a text that is no JSON") from None
     if not isinstance(found, dict):
         raise WireError(f"JSON of a {type(found).__name__}; wanted an object")

@@ -124,7 +124,7 @@ def local_steps(
         settings.rounds,
     )
     net.requires_grad_(True)  # whatever a round that failed left behind
-    objective = _objective(settings, context)
+    objective = objective_for(settings, context)
     net.train(not settings.eval_mode)
     with torch.random.fork_rng(devices=[]):
         step = make_steps(net, objective, settings.optimizer, settings.objective.mu, memory, seed_for(seed, "network"))
@@ -211,14 +211,8 @@ class _Pool:
         self.names = [name for name in possible if name in wanted] if len(pool) else []
         purpose = "labelled" if "labelled" in possible else "unlabelled"
         self.rows = _rows(pool, n, seed, purpose) if self.names else pool[:0]
-        draws = [self._draw(name, n, _generator(seed, PURPOSE[name])) for name in self.names]
+        draws = [draw_view(name, n, _generator(seed, PURPOSE[name]), settings.views) for name in self.names]
         self.views = make_views(data, self.rows, draws)
-
-    def _draw(self, name: View, n: int, generator: torch.Generator) -> WeakDraw | StrongDraw:
-        views = self.settings.views
-        if name != "strong":
-            return draw_weak(n, generator, views.weak)
-        return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude)
 
     def __iter__(self) -> Iterator[_Drawn]:
         if not self.names:
@@ -238,6 +232,13 @@ class _Pool:
                 yield _Drawn(rows, views, None if told is None else told[:, here])
 
 
+def draw_view(name: View, n: int, generator: torch.Generator, views: Views) -> WeakDraw | StrongDraw:
+    """Return what a view of this name does to each of n images."""
+    if name != "strong":
+        return draw_weak(n, generator, views.weak)
+    return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude)
+
+
 def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
     """Return the class weights of a client's own labels, on the CPU; None where classes are not weighted."""
     if objective.class_weights == "none" or not len(data.labelled):
@@ -245,7 +246,12 @@ def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
     return median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
 
 
-def _objective(settings: LocalSettings, context: Context) -> ObjectiveFunction:
+def objective_for(settings: LocalSettings, context: Context) -> ObjectiveFunction:
+    """Return the objective of a local round.
+
+    Raises:
+        ValueError: there is nothing to train on, or no teacher where it needs one.
+    """
     source, data = settings.objective.teacher_source, context.data
     if source != "none" and context.teacher is None:
         raise ValueError(f"objective.kind = {settings.objective.kind!r} with teacher {source!r} needs that network")

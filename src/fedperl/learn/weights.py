@@ -126,8 +126,8 @@ def read_metadata(path: Path) -> dict[str, str]:
         path.open("rb").close()  # safetensors would say of any file it may not read that there is none
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # of a name that no file can have, ValueError
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except SafetensorError:
         raise DataError(f"{path}: not a safetensors file") from None
 
@@ -175,7 +175,7 @@ def _check(where: str, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
     both = [name for name in wanted if name in state]
     faults = {
         "missing": [name for name in wanted if name not in state],
-        "unknown": [repr(name) for name in state if name not in wanted],
+        "unknown": [repr(name) for name in sorted(state) if name not in wanted],
         "misshaped": [
             f"{name} {tuple(state[name].shape)} (wanted {tuple(wanted[name].shape)})"
             for name in both
@@ -229,9 +229,9 @@ def _read(path: Path, cap: int | None = None) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read() if cap is None else file.read(cap + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         todo = "; `fedperl weights import` makes it" if path == default_imagenet_path() else ""
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}{todo}") from None
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{todo}") from None
     if cap is not None and len(content) > cap:
         raise DataError(f"{path}: more than {cap} bytes; wanted {IMAGENET.file}")
     return content

@@ -154,4 +154,5 @@ def _participation(name: str, share: str, clients: int) -> Table:
         few = 1 if share == "30%" else 2
         return {"federation": {"cohort": few, "quorum": few}, "privacy": "research"}
     # Two have labels, and FedIRM begins with them alone.
-    return {"federation": {"cohort": max(2, round(0.3 * clients)) if share == "30%" else clients, "quorum": 2}}
+    cohort = max(2, round(0.3 * clients)) if share == "30%" else clients
+    return {"federation": {"cohort": cohort, "quorum": 2}, "privacy": "research"}

@@ -1,25 +1,24 @@
 """FedIRM's knowledge of the labelled clients, averaged by the server (Liu et al. 2021, section 2.2)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 
-def average_relation(matrices: Sequence[Tensor | None], *, fewest: int) -> Tensor | None:
-    """Return the mean of relation matrices (classes, classes), row by row over those that know the row.
+def average_relation(matrices: Mapping[int, Tensor], rows: Mapping[int, Sequence[int]]) -> Tensor | None:
+    """Return the mean of relation matrices (classes, classes), by client, row by row; None where no row is named.
 
-    A row of zeros is unknown. One that fewer than `fewest` clients know stays unknown in the mean, because it would be
-    one client's own; None where no row is known.
+    Args:
+        rows: by class, whose rows are averaged; those of other classes stay unknown, zeros.
     """
-    found = [matrix.double() for matrix in matrices if matrix is not None]
-    if not found:
+    if not any(rows.values()):
         return None
-    stacked = torch.stack(found)  # (clients, classes, classes)
-    known = (stacked.sum(dim=2) > 0).sum(dim=0)  # (classes,)
-    mean = stacked.sum(dim=0) / known.clamp_min(1)[:, None]
-    mean[known < fewest] = 0.0
-    return mean.float() if bool((known >= fewest).any()) else None
+    mean = torch.zeros_like(next(iter(matrices.values())), dtype=torch.float64)
+    for label, clients in rows.items():
+        if clients:
+            mean[label] = torch.stack([matrices[k][label].double() for k in clients]).sum(dim=0) / len(clients)
+    return mean.float()
 
 
 def find_relation_fault(matrix: Tensor, classes: int) -> str | None:

@@ -65,13 +65,15 @@ def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu")
     try:
         classes, round = _class_names(about["classes"]), int(about["round"])
         size = Data(size=int(about["size"])).size
-        settings = Model.model_validate({"net": about["net"], "input_scale": about["input"]})
-    except (KeyError, ValueError, TypeError) as error:
+        settings = Model.model_validate(
+            {"net": about["net"], "input_scale": about["input"], "norm": about.get("norm", "batch")}
+        )
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         found = explain(error) if isinstance(error, ValidationError) else repr(error)
         raise RunError(
             f"{path}: does not say its net, classes, size and input ({found}); wanted a run's model"
         ) from None
-    net = build_net(settings.net, len(classes), seed=0, input_scale=settings.input_scale)
+    net = build_net(settings.net, len(classes), seed=0, input_scale=settings.input_scale, norm=settings.norm)
     load_model(net, path, settings.net)
     folder = path.resolve().parent
     run = folder.parent if folder.name == "models" and (folder.parent / "config.toml").is_file() else None

@@ -47,7 +47,9 @@ def data(config: Config, results: Mapping[str, Any], held: Holdings | None) -> l
     if held is not None and held.drawn:
         lines.append("These images are drawn by a program: no patient's image was used.")
     lines += [_scenario(config), f"Who held which image: `partition.csv`, SHA-256 `{results['partition']}`."]
-    if held is not None:
+    if held is not None and config.dp.unit != "none":
+        lines.append("How many training images of which class there were is not told: epsilon would not cover it.")
+    elif held is not None:
         lines += ["", *table(["holder", "images like", *PARTS], _held_by(held), text=2), ""]
         lines += [*table(["class", *PARTS], _held_of(held, results["classes"]))]
         lines += ["", "Training never saw the classes of unlabelled images, even where they are counted here."]

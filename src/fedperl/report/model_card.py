@@ -11,6 +11,7 @@ from fedperl import __version__
 from fedperl.config import methods
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import write_durably
+from fedperl.learn.accounting import rounded_up
 from fedperl.report.card_cells import code, span, table, value
 from fedperl.report.card_data import Holdings, data, holdings
 from fedperl.report.card_numbers import (
@@ -125,7 +126,11 @@ def _method(config: Config, results: Mapping[str, Any]) -> list[str]:
     federation, optimizer = config.federation, config.optimizer
     rows = [
         ["preset", config.preset],
-        ["network", f"{config.model.net}, {config.data.size} px, input {config.model.input_scale}"],
+        [
+            "network",
+            f"{config.model.net}, {config.data.size} px, input {config.model.input_scale}"
+            + (", group norm" if config.model.norm == "group" else ""),
+        ],
         ["starting weights", _weights(config.model.weights)],
         ["objective", _objective(config)],
         ["local steps", f"{federation.steps} a round, batches of {federation.batch}"],
@@ -213,15 +218,31 @@ def _privacy(config: Config, results: Mapping[str, Any], groups: Mapping[str, Ma
         lines.append("The server saw every client's model and was trusted with it.")
         if note := research_note(config):
             lines.append(f'**`privacy = "research"`: not for real patients; {note}.**')
-    lines.append("No differential privacy was used: a model may give away something of the images it was trained on.")
+    lines += _differential(config, results)
     return lines
 
 
+def _differential(config: Config, results: Mapping[str, Any]) -> list[str]:
+    """Return what differential privacy promises of the models, and what it does not."""
+    if config.dp.unit == "none":
+        return ["No differential privacy was used: a model may give away something of the images it was trained on."]
+    found = results["dp"]
+    rows = [[f"client {k}", rounded_up(one["epsilon"]), str(one["steps"])] for k, one in found["clients"].items()]
+    return [
+        f"Differential privacy of the clients' training images: **{found['text']}** for the client that spent most; "
+        f"noise {config.dp.noise:g}, clipping norm {config.dp.clip:g}. It covers the models. It does not cover numbers "
+        "and counts of validation and test images, how many images a client has, nor images of the server.",
+        "",
+        *table(["client", "epsilon", "steps"], rows, text=1),
+    ]
+
+
 def _exchanged(config: Config, totals: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    told = "mean losses and scores" if config.dp.unit == "none" else "scores"
     lines = [
         f"No image left a client. Exchanged: models towards clients ({totals['bytes_down'] / 1e6:.1f} MB to train, "
         f"peers included, {totals['bytes_evaluation'] / 1e6:.1f} MB to validate), trained models back to the "
-        f"server ({totals['bytes_up'] / 1e6:.1f} MB), mean losses and scores of each client, and at the end its "
+        f"server ({totals['bytes_up'] / 1e6:.1f} MB), {told} of each client, and at the end its "
         "counts of test and validation images by class, prediction and confidence: what this card is made of."
     ]
     if by := sorted({attribute.replace("_", " ") for one in groups.values() for attribute in one}):

@@ -156,10 +156,20 @@ def _always(runs: Sequence[PageRun], finished: Sequence[PageRun]) -> list[Sectio
             "train alone send nothing.</p>"
         )
         sections.append(("cost", "Cost", cost + cost_table(finished)))
-    sections.append(("limits", "Privacy and limits", _list(LIMITS)))
+    sections.append(("limits", "Privacy and limits", _list([*_private(finished), *LIMITS])))
     if runs:
         sections.append(("origin", "Configuration and origin", _origin(runs)))
     return sections
+
+
+def _private(runs: Sequence[PageRun]) -> list[str]:
+    """Return what differential privacy promises of each run that has it."""
+    return [
+        f"{run.name}: {run.results['dp']['text']}, for the client that spent most. It covers models and the images "
+        "they were trained on, not the numbers on this page, which are of validation and test images."
+        for run in runs
+        if run.results and "dp" in run.results
+    ]
 
 
 def _subtitle(runs: Sequence[PageRun]) -> str:

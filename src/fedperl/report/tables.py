@@ -42,6 +42,8 @@ def runs_table(runs: Mapping[str, Results], choice: str = "per_client_best") -> 
         cells += [f"{over[other]['weighted_f1']['mean']:.3f}" if other in over else "·" for other in others]
         cells.append(f"{totals['bytes_down'] / 1e6:.0f}/{totals['bytes_up'] / 1e6:.0f}")
         table.add_row(name, *cells)
+    private = [f"{name}: {results['dp']['text']}" for name, results in runs.items() if "dp" in results]
+    table.caption = escape("\n".join(private)) or None
     return table
 
 

@@ -40,7 +40,7 @@ def finish(config: Config) -> Callable[[nn.Module], nn.Module]:
     device = torch.device(config.device)
     if config.gpu == "reference" or torch.cuda.get_device_capability(device) < AMPERE:
         return lambda net: net
-    own = config.model.net == "efficientnet_b0" and not config.objective.decomposed
+    own = config.model.net == "efficientnet_b0" and config.model.norm == "batch" and not config.objective.decomposed
     if own and b0_works(shapes_of(config), config.data.size, config.device):
         from fedperl.engines.cuda.fused_b0 import FusedB0
 

@@ -26,6 +26,8 @@ from fedperl.federation.wire import (
 )
 from fedperl.learn.packing import packed
 
+SPARE = 2**16
+"""Bytes that an answer may have beyond its question's, and a relation matrix: headers."""
 POLL = 0.2
 """Seconds between two looks for answers."""
 ATTEMPT, NONCE, AFTER, CLIENT, RUN, HASH = "attempt", "nonce", "after", "client", "run", "hash"
@@ -60,6 +62,8 @@ class Asked:
     client: int
     envelope: dict[str, str]
     hash: str
+    most: int
+    """Bytes that the pieces of an answer may have: those of the question, and some."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,8 @@ class FlowerExchange:
             parcel = question.parcel
             envelope = {ATTEMPT: self.attempt, NONCE: secrets.token_hex(16)}
             envelope |= {AFTER: str(question.after), CLIENT: str(question.client), RUN: self.run}
-            asked.append(Asked(place, question.client, envelope, model_hash(parcel) if parcel.pieces else ""))
+            most = sum(map(len, parcel.pieces.values())) + 8 * (self.classes or 0) ** 2 + SPARE
+            asked.append(Asked(place, question.client, envelope, model_hash(parcel) if parcel.pieces else "", most))
             content = record_of(parcel, envelope, made)
             messages.append(Message(content, nodes[question.client], kind, ttl=self.waiting.deadline))
         found: list[Answer | str | None] = [None] * len(questions)
@@ -260,7 +265,7 @@ def answered(reply: Message, asked: Asked, read: Callable[[Parcel], Answer]) -> 
     if reply.has_error():
         return f"code {reply.error.code}"  # its text may name files; it is not read
     try:
-        parcel, envelope = parcel_of(reply.content)
+        parcel, envelope = parcel_of(reply.content, asked.most)
         wanted = {ATTEMPT: asked.envelope[ATTEMPT], NONCE: asked.envelope[NONCE], HASH: asked.hash}
         if {key: envelope.get(key) for key in wanted} != wanted:
             return "an answer to another question"

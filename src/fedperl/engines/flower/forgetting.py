@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedperl.engines.flower.numbering import numbers_of
 from fedperl.errors import BusyError, RunError
 from fedperl.federation.run_folder import RunFolder
 
@@ -11,16 +12,21 @@ MEMBERS = "members.json"
 """In a run's state: what each client said of itself when the run began, and the run's own name at the sites."""
 
 
-def forget(runs: Path, client: int) -> Iterator[str]:
+def forget(runs: Path, registered: int) -> Iterator[str]:
     """Delete what each run's bank holds of a client, and yield what was done in words."""
     for path in sorted(runs.glob("*/state/checkpoint.json")):
         folder = RunFolder(path.parent.parent)
+        try:
+            client = numbers_of(folder.path).get(registered, registered)
+        except RunError as error:
+            yield f"{folder.path.name}: {error}"
+            continue
         if not takes_part(folder, client):
             continue
         try:
             folder.open()
         except BusyError:
-            yield f"{folder.path.name}: runs now; it lets go of client {client} in its next round"
+            yield f"{folder.path.name}: runs now; it lets go of client {registered} in its next round"
             continue
         except RunError as error:
             yield f"{folder.path.name}: {error}"

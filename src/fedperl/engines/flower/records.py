@@ -25,8 +25,11 @@ def record_of(parcel: Parcel, envelope: dict[str, str], made: dict[int, ArrayRec
     return content
 
 
-def parcel_of(content: RecordDict) -> tuple[Parcel, dict[str, str]]:
+def parcel_of(content: RecordDict, most: int | None = None) -> tuple[Parcel, dict[str, str]]:
     """Return the parcel and the envelope of a message.
+
+    Args:
+        most: bytes that its pieces may have in all; none is read where they have more.
 
     Raises:
         WireError: it carries something else.
@@ -36,6 +39,10 @@ def parcel_of(content: RecordDict) -> tuple[Parcel, dict[str, str]]:
     if not isinstance(outside, ConfigRecord) or not all(isinstance(value, str) for value in outside.values()):
         raise WireError("a message without an envelope of texts")
     envelope = {str(key): str(value) for key, value in outside.items()}
+    arrays = [array for record in records.values() if isinstance(record, ArrayRecord) for array in record.values()]
+    size = sum(len(array.data) for array in arrays)
+    if most is not None and size > most:
+        raise WireError(f"pieces of {size} bytes; wanted at most {most}")
     pieces = {}
     for name, record in records.items():
         if not isinstance(record, ArrayRecord) or list(record) != [BYTES]:

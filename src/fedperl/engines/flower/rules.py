@@ -15,7 +15,7 @@ def config_of(text: str) -> Config:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the run's configuration is no TOML: {error}") from None
     config = resolve(table, source="the run's configuration")
     check_deployable(config)
@@ -42,6 +42,9 @@ def check_deployable(config: Config) -> None:
         f"{', '.join(sorted(OBJECTIVES))}": config.objective.kind not in OBJECTIVES,
         f"device = {config.device!r}: the server only averages; wanted 'cpu', each site's site.toml names its own": (
             config.device != "cpu"
+        ),
+        f"dp.unit = {config.dp.unit!r}: sites keep no durable count of private steps yet; wanted 'none'": (
+            config.dp.unit != "none"
         ),
         "privacy = 'research': not for real patients; wanted 'recommended'": config.privacy == "research",
     }

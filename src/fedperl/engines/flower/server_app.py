@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.engines.flower.exchange import FlowerExchange, Waiting
 from fedperl.engines.flower.forgetting import MEMBERS
+from fedperl.engines.flower.numbering import Numbers, numbers_of, registered_number
 from fedperl.engines.flower.rules import config_of
 from fedperl.engines.flower.server_folder import VARIABLE, ServerFolder, Serving, is_alive
 from fedperl.errors import BusyError, DataError, FedPerlError, RunError
@@ -64,7 +65,7 @@ def main(grid: Grid, context: Context) -> None:
         if folder is None:
             sites: Sites = SimulatedSites(grid)
         else:
-            sites = RegisteredSites(grid, folder)
+            sites = RegisteredSites(grid, folder, numbers_of(out))
             threading.Thread(
                 target=_end_with, args=(folder.superlink_pid(), serving, given["attempt"]), daemon=True
             ).start()
@@ -93,27 +94,35 @@ def _end_with(superlink: int, serving: Serving, attempt: object) -> None:
 
 
 class RegisteredSites:
-    """The clients of a real federation: nodes whose keys were registered, each with its number."""
+    """The clients of a real federation: nodes whose keys were registered, each with its number in the run."""
 
-    def __init__(self, grid: Grid, folder: ServerFolder) -> None:
-        self.grid, self.folder = grid, folder
+    def __init__(self, grid: Grid, folder: ServerFolder, numbers: Numbers) -> None:
+        self.grid, self.folder, self.numbers = grid, folder, numbers
+
+    def known_as(self, client: int) -> int:
+        """Return the number by which the operator knows a client."""
+        return registered_number(self.numbers, client)
 
     def registered(self) -> set[int]:
         """Return every client that may take part."""
-        return set(self.folder.roster())
+        return self._inside(self.folder.roster())
 
     def online(self) -> dict[int, int]:
         """Return the node of each client that is there."""
         there = set(self.grid.get_node_ids())
-        return {client: entry["node"] for client, entry in self.folder.roster().items() if entry["node"] in there}
+        roster = self.folder.roster().items()
+        return {self.numbers.get(client, client): entry["node"] for client, entry in roster if entry["node"] in there}
 
     def removed(self) -> set[int]:
         """Return the clients that the operator has taken out."""
-        return self.folder.taken_out()
+        return self._inside(self.folder.taken_out())
+
+    def _inside(self, clients: Iterable[int]) -> set[int]:
+        return {self.numbers.get(client, client) for client in clients}
 
     def note_left(self, client: int) -> None:
         """Write down that a client has withdrawn."""
-        self.folder.note_left(client)
+        self.folder.note_left(self.known_as(client))
 
     def let_go(self) -> None:
         """Have every run that is not at work forget those."""
@@ -127,6 +136,10 @@ class SimulatedSites:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+
+    def known_as(self, client: int) -> int:
+        """Return its number."""
+        return client
 
     def registered(self) -> set[int]:
         """Return every client."""
@@ -236,15 +249,17 @@ def members(
         wanted = [number for number in wanted if number not in exchange.left]
         if len(found) == len(wanted) or time.monotonic() > until:
             break
-        log.warning("waiting for clients %s; refused: %s", [n for n in wanted if n not in found], refused or "none")
+        away = [sites.known_as(n) for n in wanted if n not in found]
+        log.warning("waiting for clients %s; refused: %s", away, list(refused.values()) or "none")
         time.sleep(2.0)
     needed = max(config.federation.cohort, config.federation.quorum)
     if len(found) < needed:
-        away = ", ".join(f"{n} ({refused.get(n, 'did not answer')})" for n in wanted if n not in found)
+        lacking = {sites.known_as(n): refused.get(n, "did not answer") for n in wanted if n not in found}
+        said = ", ".join(f"{n} ({why})" for n, why in sorted(lacking.items()))
         raise RunError(
-            f"{len(found)} of {len(wanted)} registered clients take part; wanted {needed} for a cohort. Missing: {away}"
+            f"{len(found)} of {len(wanted)} registered clients take part; wanted {needed} for a cohort. Missing: {said}"
         )
-    _agree(found, config)
+    _agree({sites.known_as(number): found[number] for number in found}, config)
     content = {"run": run, "members": {str(number): found[number] for number in sorted(found)}}
     write_durably(path, json.dumps(content).encode())
     return run, {number: found[number] for number in sorted(found)}

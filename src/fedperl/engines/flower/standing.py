@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedperl.engines.flower.numbering import Numbers, numbers_of, registered_number
 from fedperl.engines.flower.server_folder import ServerFolder, Serving
 from fedperl.errors import RunError
 
@@ -46,17 +47,19 @@ def _run(out: Path) -> dict[str, Any]:
         "round": last["round"] if last else 0,
         "accuracy": accuracy,
         "line": f"{state}, round {last['round'] if last else 0}{shown}",
-        "lagging": lagging(lines),
+        "lagging": lagging(lines, numbers_of(out)),
     }
 
 
-def lagging(lines: list[dict[str, Any]]) -> list[str]:
-    """Return the clients whose last tasks brought nothing, with the reason of the last."""
+def lagging(lines: list[dict[str, Any]], numbers: Numbers) -> list[str]:
+    """Return the clients whose last tasks brought nothing, with the reason of the last, as they are registered."""
     missed: dict[int, list[str]] = {}
     for line in lines:
         for client in line["cohort"]:
             reason = line["rejected"].get(str(client))
-            missed[client] = [] if reason is None else [*missed.get(client, []), reason]
+            missed[registered_number(numbers, client)] = (
+                [] if reason is None else [*missed.get(registered_number(numbers, client), []), reason]
+            )
     return [
         f"client {client}: no update in its last {len(reasons)} tasks ({reasons[-1]})"
         for client, reasons in sorted(missed.items())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.learn.nets.efficientnet import efficientnet_b0
+from fedperl.learn.nets.group_norm import with_group_norm
 from fedperl.learn.nets.resnet9 import ResNet9
 from fedperl.learn.nets.small_cnn import SmallCNN
 
@@ -52,11 +53,13 @@ def build_net(
     seed: int,
     input_scale: Literal["unit", "imagenet"] = "unit",
     dropout: float | None = None,
+    norm: Literal["batch", "group"] = "batch",
 ) -> nn.Module:
     """Return the named network with freshly drawn weights: the same for the same seed, on the CPU.
 
     Args:
         dropout: before the classifier; it has no part in the weights. None is the network's own.
+        norm: `group` puts group norm in the place of batch norm; the other weights are the same.
     Raises:
         ValueError: no network has that name.
     """
@@ -65,4 +68,6 @@ def build_net(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = NETS[name](classes) if dropout is None else NETS[name](classes, dropout=dropout)
+    if norm == "group":
+        net = with_group_norm(net)
     return _behind(InputScale(), net) if input_scale == "imagenet" else net
