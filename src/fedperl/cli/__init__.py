@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedperl import __version__
-from fedperl.cli import bench, data, federations, models, paper, privacy, reports, runs, suites
+from fedperl.cli import bench, data, federations, leakage, models, paper, privacy, reports, runs, suites
 from fedperl.errors import FedPerlError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command("predict")(models.predict)
 app.command("pretrain")(models.pretrain)
 app.command("report")(reports.report)
 app.command("privacy")(privacy.privacy)
+app.command("leakage")(leakage.leakage)
 app.command("bench")(bench.bench)
 app.add_typer(data_app, name="data")
 data_app.command("prepare")(data.prepare)
