@@ -11,6 +11,7 @@ from fedperl.errors import RunError
 from fedperl.federation.kept_uploads import FILE, Kept, KeptUploads, read_kept
 from fedperl.learn.nets import build_net
 from fedperl.learn.state import State, is_running_statistic, state_of
+from tests.federation.test_server import rounds, server
 
 SIZES = {"b.weight": (4, 3), "a.weight": (5,), "a.running_mean": (6,), "a.running_var": (6,)}
 
@@ -178,3 +179,14 @@ def test_a_real_network(tmp_path: Path) -> None:
     )
     assert set(found.uploads[0, 1].tolist()) <= set(every.tolist())
     assert not np.array_equal(found.models[0][0], found.uploads[0, 1])
+
+
+def test_of_a_client_that_withdraws_nothing_is_kept(tmp_path: Path) -> None:
+    s = server(tmp_path, privacy="research", federation={"cohort": 5})
+    s.kept = KeptUploads(tmp_path / "kept", 50)
+    rounds(s, 2)
+    client = s._summary.cohort[0]
+    assert client in {owner for owner, _ in read(tmp_path / "kept").uploads}
+    s.withdraw(client)
+    assert client not in {owner for owner, _ in read(tmp_path / "kept").uploads}
+    assert read(tmp_path / "kept").uploads

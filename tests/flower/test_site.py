@@ -21,11 +21,11 @@ from fedperl import __version__
 from fedperl.config import dump, load_config, methods
 from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
 from fedperl.data.store import Store
+from fedperl.engines.flower.about import read_about
 from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN
 from fedperl.engines.flower.keys import make_authority, make_site_keys
 from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.server_app import read_about
 from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, as_client, told_of
 from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
 from fedperl.errors import ConfigError, DataError, RunError

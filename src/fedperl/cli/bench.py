@@ -1,4 +1,4 @@
-"""Speed: a short run of the real thing, measured."""
+"""Speed: a short run of the real thing, measured. And reliability: faults and bad inputs, really tried."""
 
 import json
 import sys
@@ -10,8 +10,12 @@ import typer
 
 from fedperl.cli.common import AsJson, Settings, bar, console, stopped
 
+bench_app = typer.Typer(help="Speed on this machine; `bench reliability`: faults and bad inputs.")
 
+
+@bench_app.callback(invoke_without_command=True)
 def bench(
+    context: typer.Context,
     method: Annotated[str, typer.Option(help="What is trained; see `fedperl methods`.")] = "fedperl",
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default a GPU if there is one.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after two that do not.")] = 6,
@@ -28,6 +32,8 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure speed on this machine, beside a plain PyTorch loop: about a minute, no download."""
+    if context.invoked_subcommand is not None:
+        return
     from fedperl.benchmarking import bench_config, bench_table, floor, images_of, measure, run_beside
     from fedperl.benchmarking.beside import why_not
 
@@ -73,3 +79,22 @@ def bench(
         print(json.dumps(found))
     else:
         console.print(bench_table(found))
+
+
+@bench_app.command("reliability")
+def reliability(as_json: AsJson = False) -> None:
+    """Count what faults and bad inputs do, beside the same without guards and Flower's FedAvg: a few minutes."""
+    from fedperl.benchmarking.reliability import measure_reliability
+    from fedperl.benchmarking.reliability.table import faults_table, inputs_table, totals_table
+
+    try:
+        with TemporaryDirectory(prefix="fedperl-bench-") as name, bar("trials", hidden=as_json) as progress:
+            task = progress.add_task("faults, bad inputs", total=None)
+            found = measure_reliability(Path(name), lambda done, of: progress.update(task, completed=done, total=of))
+    except KeyboardInterrupt:
+        stopped("nothing was kept")
+    if as_json:
+        print(json.dumps(found))
+    else:
+        for table in (totals_table(found), faults_table(found), inputs_table(found)):
+            console.print(table)

@@ -20,6 +20,7 @@ from fedperl.data.manifest import Manifest
 from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
+from fedperl.engines.flower.about import read_about
 from fedperl.engines.flower.exchange import FlowerExchange, Waiting
 from fedperl.engines.flower.forgetting import MEMBERS
 from fedperl.engines.flower.numbering import Numbers, numbers_of, registered_number
@@ -33,7 +34,6 @@ from fedperl.federation.members import Member
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.federation.wire import Parcel, WireError
 from fedperl.files import digest, write_durably
 from fedperl.opening import check_resumable, open_store
 from fedperl.settings import Config
@@ -41,9 +41,6 @@ from fedperl.settings import Config
 app = ServerApp()
 log = logging.getLogger(__name__)
 
-ABOUT = {"classes": list, "size": int, "digest": str, "version": str} | dict.fromkeys(Member.__dataclass_fields__, int)
-"""What a site says of itself, and nothing else."""
-MOST_CLASSES, MOST_SAID = 1000, 2**16
 RECENT = 64 * 2**20
 """Bytes of models that stay in memory: a round across sites takes seconds, so that the rest may be read from disk."""
 LOOK = 2.0
@@ -263,28 +260,6 @@ def members(
     content = {"run": run, "members": {str(number): found[number] for number in sorted(found)}}
     write_durably(path, json.dumps(content).encode())
     return run, {number: found[number] for number in sorted(found)}
-
-
-def read_about(parcel: Parcel) -> dict[str, Any]:
-    """Return what a site said of itself.
-
-    Raises:
-        WireError: it said something else.
-    """
-    try:
-        if len(parcel.text) > MOST_SAID:
-            raise ValueError(f"{len(parcel.text)} characters")
-        found: dict[str, Any] = json.loads(parcel.text)
-        if found.keys() != ABOUT.keys() or not all(isinstance(found[key], kind) for key, kind in ABOUT.items()):
-            raise ValueError("other keys or types")
-        counts = [found[name] for name in Member.__dataclass_fields__]
-        if any(isinstance(count, bool) or not 0 <= count < 2**40 for count in counts):
-            raise ValueError("a count is out of range")
-        if not 0 < len(found["classes"]) < MOST_CLASSES or not all(isinstance(c, str) for c in found["classes"]):
-            raise ValueError("classes are no names")
-    except (ValueError, AttributeError, TypeError) as error:
-        raise WireError(f"what a site says of itself: {error}") from None
-    return found
 
 
 def _agree(found: Mapping[int, dict[str, Any]], config: Config) -> None:
