@@ -25,7 +25,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: networ
 
 
 LONG = (
-    "test_real_store.py",
     "test_cli.py",
     "test_cli_data.py",
     "test_methods.py",

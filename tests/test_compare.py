@@ -424,6 +424,7 @@ def _call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return call
 
 
+@pytest.mark.slow
 def test_a_suite_is_stopped_killed_and_goes_on(tmp_path: Path, call: Callable[..., str]) -> None:
     """Ctrl-C, then kill -9, then to the end; images drawn once give the model that a run by itself gives."""
     longer = SMALL | {"federation": {"rounds": 30, "steps": 1}}

@@ -25,6 +25,7 @@ def _skin(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store.open(folder)
 
 
+@pytest.mark.slow
 def test_the_skin_store_holds_what_the_archives_hold(skin: Store) -> None:
     manifest = skin.manifest
     assert Counter(manifest.source.tolist()) == {"ISIC19": 12_907, "HAM10000": 10_015, "PAD-UFES": 1_428}
@@ -53,6 +54,7 @@ def _twins(skin: Store) -> list[Pair]:
     return find_twins(fingerprints(skin.images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["share", "exclude", "overlap"])
 def test_the_audit_finds_the_papers_leak_and_none_in_ours(skin: Store, twins: list[Pair], kind: str) -> None:
     settings = Partitioning(kind="paper", ham_in_isic19=kind)  # type: ignore[arg-type]
@@ -68,6 +70,7 @@ def test_the_audit_finds_the_papers_leak_and_none_in_ours(skin: Store, twins: li
         assert found.twins.together > 100
 
 
+@pytest.mark.slow
 def test_known_twins_are_one_group(skin: Store) -> None:
     row = {str(name): i for i, name in enumerate(skin.manifest.image)}
     published = skin.manifest.about["published_group"]

@@ -226,7 +226,8 @@ def test_sites_have_other_numbers_in_a_hospitals_run(federation: Federation) -> 
         assert said[str(numbers[number])]["unlabelled"] == len(part.unlabelled)
     assert all(line["accepted"] == list(SITES) for line in federation.metrics())
     releases = [release for entry in entries(federation.out) for release in entry.get("releases", [])]
-    assert {len(release["committee"]) for release in releases} == {0, 3}
+    sizes = {len(release["committee"]) for release in releases}
+    assert {0} < sizes <= {0, 3, 4}  # a pair that knows its own two of five is sent the mean of all others
     assert not any("committees" in line for line in federation.metrics())
     assert federation.out.stat().st_mode & 0o777 == 0o700
     taken = federation.server / "runs"
