@@ -1,8 +1,8 @@
 """Leakage measured: could a client that is sent a model tell which images another client trained it on?
 
-The attacked models are those that finished runs would send next (`fedperl.releasing`): a client's model as it is, the
-anonymized peer of 2 to 8 clients with that one among them, and what differencing makes of two such peers; beside them
-the global model, which everyone has. The attacker has an image, its class and images of its own.
+The attacked models are those that finished runs would send next (`fedperl.leakage.releases`): a client's model as it
+is, the anonymized peer of 2 to 8 clients with that one among them, and what differencing makes of two such peers;
+beside them the global model, which everyone has. The attacker has an image, its class and images of its own.
 
 A third of every client's training images is new: no run has them, only the last round that the releases are made of.
 What such an image changes is all in the difference of two releases; what a client has trained on for long is in both.
