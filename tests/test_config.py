@@ -109,6 +109,8 @@ def test_hash_ignores_name_and_version_only() -> None:
         (["method=lower", "objective.thresholds=class_aware"], "objective.thresholds = 'class_aware' has no effect"),
         (["method=fedirm", "objective.label_source=round_start"], "has no effect on kind = 'fedirm'"),
         (["method=fedirm_fedperl", "objective.label_source=round_start"], "keeps a running average"),
+        (["checkpoint_every=2"], "would not know what it has sent since the last checkpoint"),
+        (["model.init_scale=1.2", "model.weights=imagenet"], "is for weights drawn at random"),
         (["method=fedmatch", "optimizer.lr=0.1"], "each step throws psi further from sigma"),
         (["method=fedmatch_lite_pa", "peers.policy=gated_similarity"], "compares profiles"),
         (["method=fedirm", "scenario.labels=server"], "leaves no client a label"),
@@ -128,6 +130,7 @@ def test_what_changes_no_number_changes_no_hash() -> None:
     expected = config_hash(load_config(None, []))
     for setting in (
         "name=other",
+        "checkpoint_every=1",
         "at_once=2",
         "image_memory=host",
         "engine=flower-simulation",
@@ -143,10 +146,12 @@ def test_what_changes_no_number_changes_no_hash() -> None:
     text = load_config(None, []).model_dump_json(
         exclude={
             **dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine", "gpu"), True),
-            "federation": {"server_validation", "organisations", "robust", "faulty"},
+            "checkpoint_every": True,
+            "federation": {"server_validation", "organisations", "robust", "faulty", "validate_every"},
+            "partition": {"held_out"},
             "peers": {"k_min"},
             "audit": {"keep_uploads"},
-            "model": {"norm"},
+            "model": {"norm", "init_scale"},
             "dp": True,
         }
     )

@@ -14,6 +14,7 @@ from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import BinnedSums
 from fedperl.federation.client import Client, Workspace
+from fedperl.federation.ledger import Ledger
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
@@ -307,3 +308,35 @@ def test_counts_behind_the_curves_are_those_of_the_reported_models(tmp_path: Pat
                 assert sums.classification().weighted_f1 == pytest.approx(numbers["weighted_f1"])
                 part = store.partition.clients[int(client)]
                 assert BinnedSums.from_dict(curves["sums"][key]["validation"]).images == len(part.validation)
+
+
+@pytest.mark.parametrize("method", ["fedperl_raw", "fedmatch", "fedirm_fedperl"])
+def test_fewer_checkpoints_change_nothing_but_where_a_run_goes_on(tmp_path: Path, store: Store, method: str) -> None:
+    own = {"method": method, "privacy": "research", "objective": {"start": 1} if "fedirm" in method else {}}
+    train(small_config(**own), tmp_path / "whole", store=store)
+    config = small_config(**own, checkpoint_every=2)
+    with pytest.raises(Stop):
+        train(config, tmp_path / "cut", store=store, watchers=[stop_at(3)])
+    assert json.loads((tmp_path / "cut" / "state" / "checkpoint.json").read_text())["content"]["round"] == 2
+    train(config, tmp_path / "cut", store=store, resume=True)
+    assert artefacts(tmp_path / "cut") == artefacts(tmp_path / "whole")
+    config = small_config(**own, checkpoint_every=5)  # of four rounds
+    with pytest.raises(Stop):
+        train(config, tmp_path / "none", store=store, watchers=[stop_at(3)])
+    train(config, tmp_path / "none", store=store, resume=True)
+    assert last_model(tmp_path / "none") == last_model(tmp_path / "whole")
+    assert not list((tmp_path / "none" / "state" / "bank").iterdir())
+
+
+def test_a_model_that_is_not_validated_is_the_same_and_nobody_is_sent_it(tmp_path: Path, store: Store) -> None:
+    always = train(small_config(), tmp_path / "always", store=store)
+    rarely = train(small_config(federation={"validate_every": 3}), tmp_path / "rarely", store=store)
+    assert last_model(tmp_path / "rarely") == last_model(tmp_path / "always")
+    assert rarely["test"]["last"] == always["test"]["last"]
+    lines = RunFolder(tmp_path / "rarely").read_metrics()
+    assert [line["round"] for line in lines if line["validation"]] == [3, 4]
+    assert {numbers["round"] for numbers in rarely["test"]["per_client_best"].values()} <= {3, 4}
+    ledger = Ledger(tmp_path / "rarely" / "state" / "ledger.jsonl")
+    sent = {entry["round"]: entry["validated"]["by"] for entry in ledger.entries() if entry["kind"] == "receive"}
+    assert sent == {1: [], 2: [], 3: "every client", 4: "every client"}
+    assert rarely["totals"]["bytes_evaluation"] * 2 == always["totals"]["bytes_evaluation"]

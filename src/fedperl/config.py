@@ -92,13 +92,22 @@ def dump(config: Config) -> str:
 
 def config_hash(config: Config) -> str:
     """Return a digest of all that decides the result: not the name, the version that wrote the file, or memory."""
-    left_out: dict[str, Any] = dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine"), True)
+    left_out: dict[str, Any] = dict.fromkeys(
+        ("name", "written_by", "at_once", "image_memory", "engine", "checkpoint_every"), True
+    )
     if config.gpu == "fast":  # settings that came later: runs of earlier versions keep their hash
         left_out["gpu"] = True
     later: dict[str, Table] = {
-        "federation": {"server_validation": False, "organisations": (), "robust": "none", "faulty": 1},
+        "partition": {"held_out": 0.05},
+        "federation": {
+            "server_validation": False,
+            "organisations": (),
+            "robust": "none",
+            "faulty": 1,
+            "validate_every": 1,
+        },
         "peers": {"k_min": 2},
-        "model": {"norm": "batch"},
+        "model": {"norm": "batch", "init_scale": 1.0},
         "audit": {"keep_uploads": config.audit.keep_uploads},
     }
     for section, defaults in later.items():

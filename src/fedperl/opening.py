@@ -101,7 +101,9 @@ def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
         old, new = flat(before.model_dump()), flat(config.model_dump())
         other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
         differing = sorted(
-            key for key in other if key not in ("name", "written_by", "at_once", "image_memory", "engine")
+            key
+            for key in other
+            if key not in ("name", "written_by", "at_once", "image_memory", "engine", "checkpoint_every")
         )
         raise RunError(
             f"{folder.path}: its run was started with other settings: "

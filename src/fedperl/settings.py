@@ -56,6 +56,9 @@ class Partitioning(Section):
     """iid, dirichlet, site: share of the images that the server holds."""
     labels_per_class: Positive = 5
     """fedmatch: labels of each class at each client."""
+    held_out: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
+    """fedmatch: the share of the images that validates, and as many test: 3,000 of CIFAR-10; FedMatch's code has 2,000.
+    """
     official_test: bool = False
     """fedmatch: test on the published test images instead of pooling all."""
 
@@ -88,6 +91,8 @@ class Model(Section):
     file of `fedperl pretrain`."""
     input_scale: Literal["unit", "imagenet"] = "unit"
     """[31] pixels in [0, 1], or normalised by ImageNet's statistics."""
+    init_scale: Annotated[float, Field(gt=0.0)] = 1.0
+    """Weights that are drawn at random are multiplied by this; FedMatch's sigma + psi starts at 1.2 times the usual."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """Before the classifier; None: the network's own, 0.2 in EfficientNet-B0 and 0 in the others."""
     norm: Literal["batch", "group"] = "batch"
@@ -369,6 +374,8 @@ class Federation(Section):
     """Where unlabelled images stream in: the rounds that each piece of them is there for."""
     server_validation: bool = False
     """The server, too, validates every global model on its own images; always where it has labels to train on."""
+    validate_every: Positive = 1
+    """Rounds from one validation of the global model to the next; the last is always validated."""
     quorum: Positive = 3
     """Accepted updates needed for a new global model; with fewer the round is void and the old model stays."""
     organisations: Annotated[tuple[Annotated[tuple[int, ...], Field(strict=False)], ...], Field(strict=False)] = ()
@@ -448,6 +455,9 @@ class Config(Section):
     """On a GPU: how many clients of a cohort train side by side; auto: up to 4."""
     image_memory: Literal["auto", "device", "host"] = "auto"
     """On a GPU: where images lie; auto: in its own memory if they fill less than half of it."""
+    checkpoint_every: Positive = 1
+    """Rounds from one checkpoint to the next, and so the most that a crash can cost; more than there are: none. Where
+    many clients train for an instant each, writing their models after every round would take longer than training."""
     engine: Literal["local", "flower-simulation"] = "local"
     """What carries the messages: this process, or Flower's simulation (docs/deployment.md); changes no number."""
     gpu: Literal["fast", "reference"] = "fast"
@@ -475,6 +485,10 @@ class Config(Section):
     def peer_learning(self) -> bool:
         """Whether any client can ever be given a peer."""
         return self.peers.selector != "none" and self.peers.T > 0
+
+    def validates(self, round: int) -> bool:
+        """Return whether the global model of a round is validated."""
+        return round % self.federation.validate_every == 0 or round == self.federation.rounds
 
     @property
     def coalition(self) -> int:
@@ -568,6 +582,16 @@ class Config(Section):
             raise ValueError(
                 f"objective.fedmatch.closeness = {self.objective.fedmatch.closeness:g} with optimizer.lr = "
                 f"{self.optimizer.lr:g}: each step throws psi further from sigma; wanted a product below 1"
+            )
+        if self.checkpoint_every > 1 and self.privacy != "research":
+            raise ValueError(
+                f"checkpoint_every = {self.checkpoint_every}: after a crash the server would not know what it has sent "
+                "since the last checkpoint; wanted 1, or privacy = 'research'"
+            )
+        if self.model.init_scale != 1 and self.model.weights != "none":
+            raise ValueError(
+                f"model.init_scale = {self.model.init_scale:g} is for weights drawn at random; found weights = "
+                f"{self.model.weights!r}; wanted 'none'"
             )
         if federation.labelled_factor > 1 and self.privacy != "research":
             raise ValueError(

@@ -281,6 +281,9 @@ def test_fedmatch_has_the_published_numbers_on_sixty_and_seventy_thousand_images
     stream = deal(fashion, Partitioning(kind="fedmatch_streaming"), seed=1)
     assert (len(stream.clients), len(stream.server.test)) == (10, 3500)
     assert {len(client.unlabelled) for client in stream.clients} == {6250}
+    released = deal(cifar, Partitioning(kind="fedmatch_iid", held_out=2000 / 60000), seed=1)
+    assert (len(released.server.validation), len(released.server.test)) == (2000, 2000)
+    assert {len(client.unlabelled) for client in released.clients} == {510}
 
 
 def test_fedmatch_wants_ten_classes_and_enough_images() -> None:

@@ -264,3 +264,32 @@ def test_stopwatch_takes_inner_time_out_of_the_outer(monkeypatch: pytest.MonkeyP
     with watch.measure("server"), watch.measure("training"):
         pass
     assert watch.take() == {"training": 2.0, "server": 1.5}
+
+
+def test_what_waits_for_a_checkpoint_is_there_and_written_once(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path, "client")
+    files.wait = True
+    files.put(3, 1, state(1.0))
+    files.put(3, 2, state(2.0))
+    files.put(4, 2, state(4.0))
+    files.put(5, 2, state(5.0))
+    files.keep_only([3, 4])
+    assert not list(tmp_path.iterdir())
+    files._recent.clear()  # as where memory is short
+    assert [files.get(key)["b"][0].item() for key in (3, 4)] == [2, 4]
+    index = files.to_json()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(record["file"] for record in index.values())
+    assert [record["round"] for record in index.values()] == [2, 2]
+    again = StateFiles(tmp_path, "client")
+    again.restore(index)
+    assert [again.get(key)["b"][0].item() for key in (3, 4)] == [2, 4]
+
+
+def test_what_waits_is_written_before_it_fills_the_memory(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path, "client")
+    files.wait, files.recent = True, 2 * size_in_bytes(state(0.0))
+    for key in range(5):
+        files.put(key, 1, state(float(key)))
+        assert sum(size_in_bytes(waiting) for _, waiting in files._waiting.values()) <= files.recent
+    assert [files.get(key)["b"][0].item() for key in range(5)] == [0, 1, 2, 3, 4]
+    assert len(files.to_json()) == len(list(tmp_path.iterdir())) == 5

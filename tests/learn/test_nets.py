@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedperl.learn.nets import IMAGENET_MEAN, IMAGENET_STD, NETS, build_net
 from fedperl.learn.predict import predict
@@ -50,3 +51,35 @@ def test_predict_is_the_eval_softmax_in_any_batch_size() -> None:
     for batch in (2, 7, 100):
         assert torch.allclose(predict(net, images, batch=batch), expected, atol=1e-6)
     assert net.training
+
+
+def test_resnet9_against_its_description() -> None:
+    """Convolution, ReLU, pooling in the published order, and the gradients that it gives."""
+    net, images = build_net("resnet9", 10, seed=1).double(), torch.rand(3, 3, 32, 32, dtype=torch.float64)
+
+    def published(x: torch.Tensor) -> torch.Tensor:
+        weights = {name: p for name, p in net.named_parameters()}
+
+        def conv(name: str, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(F.conv2d(x, weights[f"{name}.weight"], padding=1))
+
+        x = F.max_pool2d(conv("conv2", conv("conv1", x)), 2)
+        x = x + conv("pair1.1", conv("pair1.0", x))
+        x = F.max_pool2d(conv("conv4", F.max_pool2d(conv("conv3", x), 2)), 2)
+        x = x + conv("pair2.1", conv("pair2.0", x))
+        return F.linear(F.max_pool2d(x, 4).flatten(1), weights["head.weight"])
+
+    ours, theirs = net(images), published(images)
+    assert torch.equal(ours, theirs)
+    every = list(net.parameters())
+    for one, other in zip(
+        torch.autograd.grad(ours.square().sum(), every), torch.autograd.grad(theirs.square().sum(), every), strict=True
+    ):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_drawn_weights_are_multiplied_and_norms_are_not(name: str) -> None:
+    plain, scaled = (build_net(name, 5, seed=1, init_scale=scale).state_dict() for scale in (1.0, 1.2))
+    for key, tensor in plain.items():
+        assert torch.equal(scaled[key], tensor * 1.2 if tensor.ndim > 1 else tensor), key

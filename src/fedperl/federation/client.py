@@ -67,6 +67,7 @@ class Workspace:
             input_scale=model.input_scale,
             dropout=model.dropout,
             norm=model.norm,
+            init_scale=model.init_scale,
         )
 
     def decomposed(self, net: nn.Module) -> nn.Module:
@@ -186,7 +187,7 @@ class Client:
             names = batch_norm_names(work.net)
             kept |= with_prefix({name: trained[name] for name in sorted(names)}, BATCH_NORM)
         if settings.sparse:
-            kept |= with_prefix(trained, HELD)
+            kept |= {HELD + name: tensor for name, tensor in trained.items()}  # what is sent; nobody changes it
         relation = None if result.relation is None else _guarded(result.relation, data)
         return Update(task.run, task.round, self.number, trained, numbers, relation), kept
 

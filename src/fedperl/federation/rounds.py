@@ -57,7 +57,10 @@ Measure = Callable[[Server], dict[str, dict[str, float]]]
 
 
 class Rounds:
-    """Runs the rounds that are left and commits each: after a crash the next start repeats at most one."""
+    """Runs the rounds that are left and commits each: after a crash the next start repeats at most one.
+
+    With `checkpoint_every`, every so many of them, and as many are repeated.
+    """
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class Rounds:
         self._origin = {"run": server.run, "data": data}
         self.selection = Selection()
         self.round = 0
+        self._accuracy = 0.0
         self.totals: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0, "bytes_evaluation": 0, "void": 0}
         self.totals |= {"rejected": 0, "accepted": 0, "client_rounds": 0, "with_peer": 0, "peers": {}}
 
@@ -140,14 +144,17 @@ class Rounds:
         with self.watch.measure("server"):
             summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
             self._let_go()
-            evaluations = self._validate()
+            validates = self.server.config.validates(round)
+            evaluations = self._validate() if validates else []
             self._let_go()
             accuracy = {e.client: e.numbers["accuracy"] for e in evaluations if "accuracy" in e.numbers}
             with self.watch.measure("validation"):
-                measured = self.measure(self.server)
+                measured = self.measure(self.server) if validates else {}
             own = measured.get("server", {}).get("accuracy")
             whole = accuracy.keys() >= set(self.server.evaluators)
-            self.selection.observe(self.server.model.round, accuracy, own, whole=whole)
+            if validates:
+                self.selection.observe(self.server.model.round, accuracy, own, whole=whole)
+                self._accuracy = sum(accuracy.values()) / len(accuracy) if accuracy else own or 0.0
             self._count(summary, len(evaluations))
             self.round = round
         with self.watch.measure("checkpoint"):
@@ -157,9 +164,10 @@ class Rounds:
             if self.server.config.privacy == "hospital":  # who helped whom stays in `state`
                 line = {key: value for key, value in line.items() if key not in WHO_HELPED}
             self.folder.append_metrics(line)
-            self._commit()
-        mean = sum(accuracy.values()) / len(accuracy) if accuracy else own or 0.0
-        return mean, summary
+            every, rounds = self.server.config.checkpoint_every, self.server.config.federation.rounds
+            if round % every == 0 or (round == rounds and every <= rounds):
+                self._commit()
+        return self._accuracy, summary
 
     def finish(self) -> None:
         """Forget those that have withdrawn since the last round, too."""

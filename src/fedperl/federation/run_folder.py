@@ -53,6 +53,11 @@ class RunFolder:
     def _files(self) -> tuple[StateFiles, ...]:
         return self.bank, self.client_states, self.past_states, self.models
 
+    def write_later(self) -> None:
+        """Write models with a checkpoint, not before."""
+        for files in self._files:
+            files.wait = True
+
     def close(self) -> None:
         """Give the lock back, once nothing is being written any more."""
         for files in self._files:

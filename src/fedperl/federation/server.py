@@ -318,14 +318,14 @@ class Server:
             return task.size()
         held = model_of(self.bank.get(task.client))
         self._starts[task.client], changed = sparsify(model, held, sparse)
-        return dense + sparse_bytes(changed, model)
+        return dense + sparse_bytes(int(changed), model)
 
     def _bytes_up(self, update: Update) -> int:
         start = self._starts.get(update.client)
         if start is None:
             return update.size()
         _, changed = sparsify(update.state, start, 0.0)  # the client has left out what moved too little
-        return update.size() - size_in_bytes(update.state) + sparse_bytes(changed, update.state)
+        return update.size() - size_in_bytes(update.state) + sparse_bytes(int(changed), update.state)
 
     def _peer(self, members: list[int]) -> AnonymizedPeer | RawPeers | None:
         if not members:
@@ -473,7 +473,10 @@ class Server:
         return {"prints": made | self.screen.uploads(summary.round, summary.accepted)}
 
     def _outcome(self, summary: RoundSummary) -> Entry:
-        by = "every client" if len(self.evaluators) == len(self.sizes) else self.evaluators
+        everyone = len(self.evaluators) == len(self.sizes)
+        by: str | list[int] = "every client" if everyone else self.evaluators
+        if not self.config.validates(summary.round):
+            by = []
         return summary.received() | self._prints(summary) | {"validated": {"global": self.model.round, "by": by}}
 
 

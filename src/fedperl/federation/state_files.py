@@ -1,8 +1,8 @@
 """Models on disk, one file a key and version, hashed; memory holds the index and a few that were used last.
 
 The bank of the clients' last models and the clients' own state are both kept this way: a new version gets a new name,
-and the old file goes only after a checkpoint names the new one. Files are written while the run goes on; the
-checkpoint waits for them.
+and the old file goes only after a checkpoint names the new one. Files are written while the run goes on, or where that
+is told, with the next checkpoint; it waits for them.
 """
 
 from collections.abc import Iterable
@@ -45,6 +45,9 @@ class StateFiles:
         """Where states are wanted."""
         self.recent = RECENT
         """Bytes of states that stay in memory."""
+        self.wait = False
+        """Whether writing waits for a checkpoint, or until memory is full: what is replaced before is never written."""
+        self._waiting: dict[int, tuple[Record, State]] = {}
         self._replaced: set[str] = set()
         self._recent: dict[int, State] = {}
         self._recent_bytes = 0
@@ -58,14 +61,29 @@ class StateFiles:
         The tensors are given away: nobody may change them afterwards.
         """
         record = Record(round, f"{self.prefix}-{key:05d}-{round:06d}.safetensors")
-        while key in self._writing or len(self._writing) >= WAITING:
-            self._settle(key if key in self._writing else next(iter(self._writing)))
         if key in self.records:
             self._replaced.add(self.records[key].file)
         self.records[key] = record
+        if self.wait:
+            self._waiting.pop(key, None)
+            self._waiting[key] = record, state
+            self._make_room()
+        else:
+            self._begin(key, record, state)
+        self._remember(key, {name: state[name] for name in sorted(state)})
+
+    def _make_room(self) -> None:
+        """Write the oldest of what waits, where it is more than may stay in memory."""
+        sizes = {key: size_in_bytes(state) for key, (_, state) in self._waiting.items()}
+        while len(self._waiting) > 1 and sum(sizes[key] for key in self._waiting) > self.recent:
+            key = next(iter(self._waiting))
+            self._begin(key, *self._waiting.pop(key))
+
+    def _begin(self, key: int, record: Record, state: State) -> None:
+        while key in self._writing or len(self._writing) >= WAITING:
+            self._settle(key if key in self._writing else next(iter(self._writing)))
         self._pool = self._pool or ThreadPoolExecutor(WRITERS)
         self._writing[key] = record, self._pool.submit(_write, self.folder / record.file, state)
-        self._remember(key, {name: state[name] for name in sorted(state)})
 
     def close(self) -> None:
         """Wait for what is being written, and leave unwritten what no checkpoint names yet."""
@@ -79,6 +97,9 @@ class StateFiles:
         Raises:
             OSError: something could not be.
         """
+        while self._waiting:
+            key = next(iter(self._waiting))
+            self._begin(key, *self._waiting.pop(key))
         for key in list(self._writing):
             self._settle(key)
 
@@ -108,6 +129,10 @@ class StateFiles:
         """
         if key in self._recent:
             self._recent[key] = self._recent.pop(key)  # used last
+            return dict(self._recent[key])
+        if key in self._waiting:
+            state = self._waiting[key][1]
+            self._remember(key, {name: state[name] for name in sorted(state)})
             return dict(self._recent[key])
         if key in self._writing:
             self._settle(key)
@@ -140,6 +165,7 @@ class StateFiles:
         """Forget every other key; `prune` deletes their files."""
         for key in self.records.keys() - set(keys):
             self._forget(key)
+            self._waiting.pop(key, None)
             self._replaced.add(self.records.pop(key).file)
 
     def prune(self) -> None:

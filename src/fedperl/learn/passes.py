@@ -13,13 +13,15 @@ def together(net: nn.Module, views: Sequence[Tensor], graph: Sequence[bool]) -> 
     """Return the network, or its logits of these views made in one pass.
 
     One pass is made by a network with a method `forward_groups`, which keeps the views' batch statistics apart, so that
-    it gives what passes in this order would; others are asked when the logits are wanted, view by view.
+    it gives what passes in this order would; others are asked when the logits are wanted, view by view, and so is one
+    with `groups_of_one_size` where sizes differ.
 
     Args:
         graph: whether a gradient is wanted through each view's logits.
     """
     grouped: Callable[..., list[Tensor]] | None = getattr(net, "forward_groups", None)
-    if grouped is None or len(views) < 2 or len({len(view) for view in views}) > 1:
+    uneven = len({len(view) for view in views}) > 1
+    if grouped is None or len(views) < 2 or (uneven and getattr(net, "groups_of_one_size", False)):
         return net
     known = {id(view): logits for view, logits in zip(views, grouped(views, graph), strict=True)}
     return lambda view: known[id(view)] if id(view) in known else net(view)

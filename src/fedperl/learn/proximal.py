@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from fedperl.learn.distances import squared_distance
 from fedperl.learn.objectives.base import Losses
 
 
@@ -26,6 +27,5 @@ class Proximal:
         """Return the losses with the proximal term."""
         if not self.parameters:
             return losses
-        squares = [(p - w).square().sum() for p, w in zip(self.parameters, self.received, strict=True)]
-        term = 0.5 * self.mu * torch.stack(squares).sum()
+        term = 0.5 * self.mu * squared_distance(self.parameters, self.received)
         return replace(losses, total=losses.total + term, numbers=losses.numbers | {"loss_proximal": term.detach()})

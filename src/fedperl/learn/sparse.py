@@ -13,8 +13,8 @@ from fedperl.learn.state import State, size_in_bytes
 VALUE, POSITION = 4, 4  # bytes of one entry that is sent
 
 
-def sparsify(new: Mapping[str, Tensor], old: Mapping[str, Tensor], threshold: float) -> tuple[State, int]:
-    """Return the state the receiver ends up with, and how many float entries were sent.
+def sparsify(new: Mapping[str, Tensor], old: Mapping[str, Tensor], threshold: float) -> tuple[State, Tensor]:
+    """Return the state the receiver ends up with, and how many float entries were sent: a number on their device.
 
     Float entries that moved by more than the threshold are new, all others old; integer tensors are new. With a
     threshold of 0 all that differ are sent. What is not a number is sent, for the receiver to refuse.
@@ -39,7 +39,7 @@ def sparsify(new: Mapping[str, Tensor], old: Mapping[str, Tensor], threshold: fl
         moved = ~((tensor - old[name]).abs() <= threshold)
         result[name] = torch.where(moved, tensor, old[name])
         sent = sent.to(moved.device) + moved.sum()
-    return result, int(sent)
+    return result, sent
 
 
 def sparse_bytes(changed: int, state: Mapping[str, Tensor]) -> int:

@@ -1,8 +1,8 @@
 """FedMatch's three tasks (Jeong et al., ICLR 2021): batch IID, batch non-IID, streaming non-IID.
 
-All images are pooled and shuffled (or, with `official_test`, the published test images stay the test set); a twentieth
-validates, a twentieth tests, at the server. Every client has the same few labels of each class; the non-IID tasks skew
-the unlabelled images alone; the streaming task cuts them into ten pieces that arrive one after the other.
+All images are pooled and shuffled (or, with `official_test`, the published test images stay the test set); a share of
+`held_out` validates, as many test, at the server. Every client has the same few labels of each class; the non-IID tasks
+skew the unlabelled images alone; the streaming task cuts them into ten pieces that arrive one after the other.
 """
 
 import numpy as np
@@ -17,7 +17,6 @@ CLIENTS = {"fedmatch_iid": 100, "fedmatch_noniid": 100, "fedmatch_streaming": 10
 SERVER_LABELS = 100  # of each class, where the server has them
 STEPS = 10
 CLASSES = 10
-HELD_OUT = 20  # one image in so many validates, as many test
 
 
 def class_chances(kind: int) -> npt.NDArray[np.float64]:
@@ -43,7 +42,7 @@ def fedmatch_partition(
             f"the store has {len(manifest.classes)} and {int((manifest.label < 0).sum())} without label"
         )
     count = settings.clients or CLIENTS[settings.kind]
-    held, test, pool = _held_out(manifest, settings.official_test, generator)
+    held, test, pool = _held_out(manifest, settings, generator)
     by_class = [pool[manifest.label[pool] == label] for label in range(CLASSES)]
     each = SERVER_LABELS if labels_at_server else settings.labels_per_class * count
     short = [manifest.classes[label] for label, rows in enumerate(by_class) if len(rows) <= each]
@@ -70,12 +69,12 @@ def fedmatch_partition(
 
 
 def _held_out(
-    manifest: Manifest, official_test: bool, generator: np.random.Generator
+    manifest: Manifest, settings: Partitioning, generator: np.random.Generator
 ) -> tuple[Indices, Indices, Indices]:
     """Return the rows that validate, those that test and those that train, shuffled."""
-    n = len(manifest) // HELD_OUT
+    n = int(len(manifest) * settings.held_out)
     order = generator.permutation(len(manifest))
-    if not official_test:
+    if not settings.official_test:
         return order[:n], order[n : 2 * n], order[2 * n :]
     published = manifest.about.get("split", np.full(len(manifest), ""))
     test = np.flatnonzero(published == "test")

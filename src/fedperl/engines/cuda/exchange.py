@@ -13,7 +13,7 @@ from fedperl.engines.local import LocalExchange, PastStates, failure
 from fedperl.errors import ConfigError
 from fedperl.federation.client import Client, Workspace
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
-from fedperl.federation.state_files import StateFiles
+from fedperl.federation.state_files import RECENT, StateFiles
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.learn.predict import predict_parts
 from fedperl.learn.state import State, load_into
@@ -26,6 +26,8 @@ PLACE = 3 * 2**30
 """Bytes that a client at 224 px with batches of 16 + 16 images takes, roughly."""
 SHARE = 0.5
 """Of the free memory: what images may fill."""
+STATES = 0.125
+"""Of the free memory: what the last models of clients may fill, that help others."""
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +186,11 @@ def resident(config: Config, image_bytes: int) -> bool:
         return config.image_memory == "device"
     free, _ = torch.cuda.mem_get_info(torch.device(config.device))
     return image_bytes < SHARE * free
+
+
+def memory_for_states(device: str) -> int:
+    """Return how many bytes of clients' models may stay on the device; the others are read from files when wanted."""
+    return max(RECENT, int(STATES * torch.cuda.mem_get_info(torch.device(device))[0]))
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class FusedB0(nn.Module):
         for name, child in net.named_children():
             self.add_module(name, child)
         self.training = net.training
+        self.groups_of_one_size = True
         self._forget()
 
     def _forget(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedperl.data.views import StrongDraw, WeakDraw, draw_strong, draw_weak
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.nets import build_net
+from fedperl.learn.state import batch_norm_names
 from fedperl.learn.steps import EagerViews, MakeViews
 from fedperl.settings import Config, Views
 
@@ -58,13 +59,31 @@ def in_bfloat16(net: nn.Module) -> nn.Module:
         return logits.float()
 
     net.forward = half
+    if not batch_norm_names(net):
+        net.forward_groups = partial(_one_pass, net)  # type: ignore[assignment]
     return net
+
+
+def _one_pass(net: nn.Module, views: Sequence[Tensor], graph: Sequence[bool]) -> list[Tensor]:
+    """Return the logits of several views of a network in which no image changes what another gives.
+
+    Those with a gradient pass it together: more work a launch, and the weights' gradient is made once.
+    """
+    logits: dict[int, Tensor] = {}
+    for wanted in (True, False):
+        places = [place for place, of in enumerate(graph) if of == wanted]
+        if places:
+            with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
+                here = [views[place] for place in places]
+                found = net(torch.cat(here) if len(here) > 1 else here[0])
+            logits |= zip(places, found.split([len(views[place]) for place in places]), strict=True)
+    return [logits[place] for place in range(len(views))]
 
 
 def shapes_of(config: Config) -> Shapes:
     """Return the passes that a run makes, in training first."""
     federation, objective = config.federation, config.objective
-    if objective.kind == "fixmatch" and federation.unlabelled_batch in (None, federation.batch):
+    if objective.kind in ("fixmatch", "uda") and federation.unlabelled_batch in (None, federation.batch):
         # labelled, weak and strong views in one pass; the weak ones with a gradient where a peer is to be resembled
         graphs = {False, config.peer_learning and objective.consistency == "gradient" and objective.gamma > 0}
         training: list[tuple[int, tuple[bool, ...]]] = [

@@ -54,12 +54,14 @@ def build_net(
     input_scale: Literal["unit", "imagenet"] = "unit",
     dropout: float | None = None,
     norm: Literal["batch", "group"] = "batch",
+    init_scale: float = 1.0,
 ) -> nn.Module:
     """Return the named network with freshly drawn weights: the same for the same seed, on the CPU.
 
     Args:
         dropout: before the classifier; it has no part in the weights. None is the network's own.
         norm: `group` puts group norm in the place of batch norm; the other weights are the same.
+        init_scale: what the weights of convolutions and linear layers are multiplied by.
     Raises:
         ValueError: no network has that name.
     """
@@ -68,6 +70,10 @@ def build_net(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = NETS[name](classes) if dropout is None else NETS[name](classes, dropout=dropout)
+    if init_scale != 1:
+        with torch.no_grad():
+            for parameter in (one for one in net.parameters() if one.ndim > 1):
+                parameter.mul_(init_scale)
     if norm == "group":
         net = with_group_norm(net)
     return _behind(InputScale(), net) if input_scale == "imagenet" else net

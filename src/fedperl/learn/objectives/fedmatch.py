@@ -17,9 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedperl.learn.distances import absolute_sum, squared_distance
 from fedperl.learn.nets.decomposed import Decomposed
 from fedperl.learn.objectives.base import Batch, Losses, Objective
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
+from fedperl.learn.passes import Forward, together
 from fedperl.learn.pseudo_labels import pseudo_labels
 
 
@@ -86,10 +88,9 @@ class FedMatch(Objective):
         """Return the losses of psi; sigma is what the labelled step made of it."""
         net.train_only("psi")
         terms, weights = self._unlabelled(net, batch), self.settings.fedmatch
-        closeness = torch.stack([(sigma - psi).square().sum() for sigma, psi in net.pairs()]).sum()
-        sparsity = torch.stack([psi.abs().sum() for _, psi in net.pairs()]).sum()
+        sigma, psi = zip(*net.pairs(), strict=True)
         total = weights.helpers * terms.divergence + weights.votes * terms.votes
-        total = total + weights.closeness * closeness + weights.sparsity * sparsity
+        total = total + weights.closeness * squared_distance(psi, sigma) + weights.sparsity * absolute_sum(psi)
         return Losses(total, terms.numbers() | {"loss": total.detach()})
 
     def _joint(self, net: nn.Module, batch: Batch) -> Losses:
@@ -107,24 +108,31 @@ class FedMatch(Objective):
         weak, strong = batch.weak, batch.strong
         if weak is None or strong is None:
             raise ValueError("the FedMatch objective was given unlabelled images without a weak or a strong view")
-        own = self._own(net, weak)
+        # The two passes are one where that saves something: the network is a sum, whatever it is shown.
+        once = isinstance(net, Decomposed) and self.settings.label_mode == "train"
+        forward = together(net, [weak, strong], [self._needs_graph, True]) if once else net
+        own = self._own(net, forward, weak)
         label, accepted = pseudo_labels(torch.softmax(own.detach(), dim=1), self.settings.tau)
         helpers = [self.said(peer, batch) for peer in self.helpers]
         target = vote([label, *(helper.argmax(1) for helper in helpers)], own.shape[1])
-        votes = F.cross_entropy(net(strong).float(), target, reduction="none")  # (n,)
+        votes = F.cross_entropy(forward(strong).float(), target, reduction="none")  # (n,)
         count = accepted.sum().clamp_min(1) if self.settings.unlabelled_mean == "accepted" else len(weak)
         return _Unlabelled(
             (divergence(own, helpers) * accepted).sum() / count, (votes * accepted).sum() / count, accepted
         )
 
-    def _own(self, net: nn.Module, weak: Tensor) -> Tensor:
+    @property
+    def _needs_graph(self) -> bool:
+        """Whether the divergence from helpers wants a gradient through the logits of weak views."""
+        return bool(self.context.peers) and self.settings.fedmatch.helpers > 0
+
+    def _own(self, net: nn.Module, forward: Forward, weak: Tensor) -> Tensor:
         """Return the network's logits on the weak views, with a graph only where the divergence needs one."""
         mode = net.training
-        needs_graph = bool(self.context.peers) and self.settings.fedmatch.helpers > 0
         if self.settings.label_mode == "eval":
             net.eval()
-        with nullcontext() if needs_graph else torch.no_grad():
-            logits: Tensor = net(weak).float()
+        with nullcontext() if self._needs_graph else torch.no_grad():
+            logits: Tensor = forward(weak).float()
         net.train(mode)
         return logits
 

@@ -60,7 +60,10 @@ class FixMatch(Objective):
         """Return the losses of one step; either kind of image may be missing, not both."""
         if batch.labelled is None and batch.weak is None:
             raise ValueError("the FixMatch objective was given a batch without images")
-        forward = self._forward(net, batch)
+        return self._losses(net, self._forward(net, batch), batch)
+
+    def _losses(self, net: nn.Module, forward: Forward, batch: Batch) -> Losses:
+        """Return the losses of a batch; `forward` gives the network's logits of its views."""
         labelled = labelled_loss(forward, batch, self.settings, self.context)
         total = zero_like_parameters(net) if labelled is None else labelled
         numbers = {} if labelled is None else {"loss_labelled": labelled.detach()}

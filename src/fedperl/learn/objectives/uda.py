@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedperl.learn.objectives.base import Batch, Losses
 from fedperl.learn.objectives.fixmatch import FixMatch
 from fedperl.learn.objectives.supervised import cross_entropy
+from fedperl.learn.passes import Forward
 from fedperl.learn.pseudo_labels import pseudo_labels
 
 
@@ -29,14 +30,15 @@ class UDA(FixMatch):
         """Return the losses of one step; either kind of image may be missing, not both."""
         if batch.labelled is None or batch.labels is None:
             return super().__call__(net, batch)
-        total = self._annealed(net, batch.labelled, batch.labels, batch.progress)
+        forward = self._forward(net, batch)
+        total = self._annealed(forward, batch.labelled, batch.labels, batch.progress)
         numbers = {"loss_labelled": total.detach()}
         if batch.weak is not None:
-            losses = super().__call__(net, replace(batch, labelled=None, labels=None))
+            losses = self._losses(net, forward, replace(batch, labelled=None, labels=None))
             total, numbers = total + losses.total, losses.numbers | numbers
         return Losses(total, numbers | {"loss": total.detach()})
 
-    def _annealed(self, net: nn.Module, images: Tensor, labels: Tensor, progress: float | Tensor) -> Tensor:
+    def _annealed(self, net: Forward, images: Tensor, labels: Tensor, progress: float | Tensor) -> Tensor:
         """Return the loss of the images whose true class is not above the threshold yet; 0 without any."""
         logits = net(images).float()
         own = torch.softmax(logits.detach(), dim=1).gather(1, labels[:, None]).squeeze(1)
