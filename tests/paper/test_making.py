@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fedperl.config import config_hash
+from fedperl.config import config_hash, resolve
 from fedperl.errors import ConfigError, RunError
 from fedperl.paper.artefacts import ARTEFACTS
 from fedperl.paper.making import MADE, make_paper, plan_paper, progress
-from fedperl.paper.runs import Scale, find_scale, paper_runs
+from fedperl.paper.runs import TASKS, Scale, find_scale, paper_runs
 from fedperl.suite import Suite, plan_of
 
 SHORT = """
@@ -245,3 +245,35 @@ def test_all_of_it_survives_a_kill(tmp_path: Path) -> None:
         assert (folder / f"{one.name}.tex").exists()
     (answers,) = (tmp_path / "runs/ssfl/seed-1/evaluations").glob("paper-*-global_best.json")
     assert json.loads(answers.read_text())["images"] == 2000
+
+
+def test_settings_of_the_proof_of_concept_by_task_and_method() -> None:
+    poc = {"all": {"seed": 1}, "fmnist_noniid": {"seed": 2}, "upper": {"seed": 3}, "fmnist_noniid upper": {"seed": 4}}
+    runs = paper_runs(Scale(poc=poc))
+    names = [f"{task}: {row}" for task in TASKS for row in ("FedAvg-SL", "FedMatch")]
+    found = {name: runs[name].settings["seed"] for name in names}
+    assert found == {
+        "cifar10_iid: FedAvg-SL": 3,
+        "cifar10_iid: FedMatch": 1,
+        "cifar10_noniid: FedAvg-SL": 3,
+        "cifar10_noniid: FedMatch": 1,
+        "fmnist_noniid: FedAvg-SL": 4,
+        "fmnist_noniid: FedMatch": 2,
+    }
+
+
+def test_the_full_proof_of_concept_is_fedmatchs() -> None:
+    runs = paper_runs(find_scale("full"))
+    for name in (name for name in runs if name.split(": ")[0] in TASKS):
+        config = resolve(runs[name].settings | {"method": runs[name].method})
+        stream, all_labels = name.startswith("fmnist"), name.endswith("-SL")
+        federation = config.federation
+        assert (federation.rounds, federation.cohort) == ((100, 10) if stream else (200, 5))
+        assert federation.steps == ((68 if stream else 54) if all_labels else 5)
+        assert (federation.batch, federation.unlabelled_batch) == (10, 125 if stream else 98)
+        assert config.objective.labelled_weight == (1 if all_labels else 10)
+        assert (config.optimizer.kind, config.optimizer.lr, config.optimizer.momentum) == ("sgd", 1e-3, 0)
+        assert (config.model.net, config.model.init_scale, config.views.weak) == ("resnet9", 1.2, "none")
+        assert config.objective.tau == (0.8 if "UDA" in name else 0.85)
+        assert config.peers.every == 1
+        assert config.objective.decomposed == ("FedMatch" in name or "sigma" in name)

@@ -44,9 +44,12 @@ POC = {
     "FedMatch PA": "fedmatch_pa",
     "FedPerl raw": "fedperl_raw",
     "FedPerl": "fedperl",
+    "FedPerl raw, sigma + psi": "fedmatch_fedperl_raw",
+    "FedPerl, sigma + psi": "fedmatch_fedperl",
 }
 TASKS = ("cifar10_iid", "cifar10_noniid", "fmnist_noniid")
 """The columns of the proof of concept."""
+POC_KEYS = ["all", *TASKS, *POC.values(), *(f"{task} {method}" for task in TASKS for method in POC.values())]
 
 
 ROWS = (
@@ -84,11 +87,11 @@ class Scale(Section):
     methods: dict[str, dict[str, Any]] = Field(default={})
     """Of the runs of one method."""
     poc: dict[str, dict[str, Any]] = Field(default={})
-    """Of the proof of concept, instead of `settings`: "all", by task, and by method."""
+    """Of the proof of concept, instead of `settings`: "all", by task, by method, and by both: "TASK METHOD"."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for table, known in (("methods", list(methods())), ("poc", ["all", *TASKS, *POC.values()])):
+        for table, known in (("methods", list(methods())), ("poc", POC_KEYS)):
             for key in getattr(self, table):
                 if key not in known:
                     raise ValueError(f"[{table}.{key}] is of nothing that is trained{nearest(key, known)}")
@@ -135,7 +138,7 @@ def paper_runs(scale: Scale) -> dict[str, SuiteRun]:
     }
     for task in TASKS if scale.poc else ():
         for name, method in POC.items():
-            shared = merged(scale.poc.get("all", {}), scale.poc.get(task, {}), scale.poc.get(method, {}))
+            shared = merged(*(scale.poc.get(key, {}) for key in ("all", task, method, f"{task} {method}")))
             runs[f"{task}: {name}"] = SuiteRun(name=f"{task}: {name}", method=method, settings=shared)
     return runs
 

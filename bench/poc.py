@@ -1,0 +1,262 @@
+"""The proof of concept on CIFAR-10 and Fashion-MNIST: every cell, many runs side by side, and the page made of them.
+
+    python bench/poc.py train SET [--workers 12] [--device cuda] [--seeds 1 2 3] [--tasks ...] [--rows ...]
+    python bench/poc.py page [--check]
+
+`train` wants stores/cifar32 and stores/fmnist32 (docs/data.md). A set is the scale `full` with some settings changed,
+see SETS. Each finished run becomes a line of docs/results/poc/SET.jsonl at once: its results.json, its settings, date,
+device and time; its folder is deleted. What has a line is not trained again, so that the same command goes on, and
+files of several machines are merged by putting their lines together. Runs take a minute, so they make no checkpoints.
+Where NVIDIA's MPS server runs, they share the card without taking turns. `page` writes docs/results/poc.md.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedperl.config import merged, resolve
+from fedperl.errors import ConfigError
+from fedperl.paper.runs import POC, TASKS, find_scale, paper_runs
+from fedperl.parallel import Job, run_jobs
+
+LINES = Path(__file__).parents[1] / "docs" / "results" / "poc"
+
+
+@dataclass(frozen=True)
+class Set:
+    """Runs of the proof of concept with some settings changed."""
+
+    about: str
+    settings: tuple[str, ...] = ()
+    rows: tuple[str, ...] = tuple(POC)
+    tasks: tuple[str, ...] = TASKS
+    seeds: tuple[int, ...] = (1, 2, 3)
+    grid: tuple[tuple[str, ...], ...] = ((),)
+    """Settings to choose from, each trained."""
+    best_of: str = ""
+    """The set whose grid's best point, on validation images, is added to the settings."""
+
+
+LOWER, FIVE = (
+    "FedAvg, labelled images",
+    ("federation.batch=108", "federation.steps=5", "objective.labelled_weight=10.0"),
+)
+TRAINED = ("objective.labelled_weight=1.0", "federation.rounds=300", "optimizer.schedule=cosine")
+SETS = {
+    "published": Set("FedMatch's published setting"),
+    "released": Set(
+        "the choices of FedMatch's released code: tau 0.75, helpers and peers every tenth round, 2,000 images to "
+        "validate and to test, 102 unlabelled images a step, no weight decay",
+        (
+            "objective.tau=0.75",
+            "peers.every=10",
+            "optimizer.weight_decay=0.0",
+            f"partition.held_out={2000 / 60000}",
+            "federation.unlabelled_batch=102",
+        ),
+        tasks=TASKS[:2],
+        seeds=(1,),
+    ),
+    "control": Set(
+        "FedMatch whose unlabelled images count for nothing: sigma + psi on labelled images alone",
+        ("objective.fedmatch.helpers=0.0", "objective.fedmatch.votes=0.0", "peers.selector=none"),
+        ("FedMatch",),
+    ),
+    "all_labels_count": Set(
+        "UDA without annealing, so that all labels count from the start",
+        ("objective.uda.tsa=none",),
+        ("FedAvg-UDA", "FedProx-UDA"),
+        TASKS[:1],
+        (1,),
+    ),
+    "unscaled": Set(
+        "weights as they are usually drawn", ("model.init_scale=1.0",), (LOWER, "FedMatch"), TASKS[:1], (1,)
+    ),
+    "five_steps": Set("SL in five steps of 108 images, its loss times 10", FIVE, ("FedAvg-SL",), TASKS[:2], (1,)),
+    "heavy": Set("SL with its loss times 10", ("objective.labelled_weight=10.0",), ("FedAvg-SL",), TASKS[:2], (1,)),
+    "again": Set("one cell of the published setting once more", rows=("FedPerl",), tasks=TASKS[:1]),
+    "grid": Set(
+        "labelled images alone, by optimiser, rate, steps and weak views",
+        TRAINED,
+        (LOWER,),
+        TASKS[:1],
+        (1,),
+        tuple(
+            (
+                f"optimizer.kind={kind}",
+                f"optimizer.lr={lr}",
+                *(["optimizer.momentum=0.9"] if kind == "sgd" else []),
+                f"federation.steps={steps}",
+                f"views.weak={weak}",
+            )
+            for kind, lr, steps, weak in (
+                ("sgd", 0.003, 10, "geometric"),
+                ("sgd", 0.01, 10, "geometric"),
+                ("sgd", 0.03, 10, "geometric"),
+                ("sgd", 0.01, 10, "none"),
+                ("sgd", 0.01, 25, "geometric"),
+                ("adam", 0.0003, 10, "geometric"),
+            )
+        ),
+    ),
+    "trained": Set(
+        "trained well",
+        TRAINED,
+        (LOWER, "FedAvg-SL", "FedAvg-FixMatch", "FedMatch", "FedPerl raw", "FedPerl"),
+        TASKS[:1],
+        best_of="grid",
+    ),
+}
+
+
+def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], rows: list[str]) -> dict[str, Job]:
+    """Return the runs of a set by name, all of one seed before those of the next."""
+    chosen, runs, found = SETS[name], paper_runs(find_scale("full")), dict[str, Job]()
+    points = (best_point(chosen.best_of),) if chosen.best_of else chosen.grid
+    for seed in seeds or chosen.seeds:
+        for row in rows or chosen.rows:
+            for task in tasks or chosen.tasks:
+                run = runs[f"{task}: {row}"]
+                for point in points:
+                    title = ", ".join((run.name, *(point if len(points) > 1 else ()), f"seed {seed}"))
+                    own = {"name": f"{task} {run.method} {seed}", "method": run.method, "seed": seed, "device": device}
+                    changed = ["checkpoint_every=1000", "federation.validate_every=10", *chosen.settings, *point]
+                    config = resolve(merged(run.settings, own), changed, source=title)
+                    folder = out / name / f"{len(found):03d}"
+                    found[title] = Job(title, config, folder)
+    return found
+
+
+def best_point(name: str) -> tuple[str, ...]:
+    """Return the point of a set's grid that was best on validation images in the end.
+
+    Raises:
+        ConfigError: not all of them are trained.
+    """
+    chosen, lines = SETS[name], read(name)
+    (row,), (task,), (seed,) = chosen.rows, chosen.tasks, chosen.seeds
+    titles = {point: ", ".join((f"{task}: {row}", *point, f"seed {seed}")) for point in chosen.grid}
+    if missing := [title for title in titles.values() if title not in lines]:
+        raise ConfigError(f"{missing[0]}: not trained; wanted all of set {name!r} first")
+    return max(chosen.grid, key=lambda point: lines[titles[point]]["validation"][-1])
+
+
+def read(name: str) -> dict[str, dict[str, Any]]:
+    """Return the lines of a set by the names of their runs."""
+    path = LINES / f"{name}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {line["run"]: line for line in map(json.loads, lines)}
+
+
+def record(job: Job, name: str, device: str, side_by_side: int) -> None:
+    """Append a finished run to the lines of its set and delete its folder."""
+    path = job.out / "results.json"
+    if not path.exists():
+        return
+    metrics = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
+    line = {
+        "run": job.name,
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": device,
+        "side_by_side": side_by_side,
+        "settings": job.config.model_dump(mode="json", exclude_defaults=True),
+        "accepted": _accepted(metrics),
+        "validation": [round(one["server"]["accuracy"], 4) for one in metrics if "server" in one],
+        "results": shortened(json.loads(path.read_text())),
+    }
+    LINES.mkdir(exist_ok=True, parents=True)
+    with (LINES / f"{name}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    shutil.rmtree(job.out)
+
+
+def _accepted(metrics: list[dict[str, Any]]) -> list[float]:
+    """Return the share of unlabelled images that taught something, every ten rounds; nothing where none could."""
+    shares = [[one["accepted"] for one in line["numbers"].values() if "accepted" in one] for line in metrics[9::10]]
+    return [round(fmean(some), 4) for some in shares if some]
+
+
+def shortened(results: Any) -> Any:
+    """Return results.json without what stands there twice where the server alone tests, and with six digits."""
+    if isinstance(results, float):
+        return round(results, 6)
+    if isinstance(results, dict):
+        return {key: shortened(value) for key, value in results.items() if key != "over_clients"}
+    return [shortened(value) for value in results] if isinstance(results, list) else results
+
+
+def device_name(device: str) -> str:
+    """Return what the device is called."""
+    if device == "cpu":
+        return "CPU"
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train what has no line yet."""
+    every = jobs(args.set, args.out, args.device, args.seeds, args.tasks, args.rows)
+    there, began, running = read(args.set), time.perf_counter(), set[str]()
+    waiting = {name: job for name, job in every.items() if name not in there}
+    device = device_name(args.device)
+    print(f"{args.set}: {len(waiting)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
+
+    def tick(now: list[Job]) -> None:
+        names = {job.name for job in now}
+        for name in running - names:
+            finished(name)
+        running.clear()
+        running.update(names)
+
+    def finished(name: str) -> None:
+        record(waiting[name], args.set, device, args.workers)
+        line = read(args.set).get(name)
+        said = f"{100 * accuracy(line):.2f}" if line else "failed"
+        print(f"{time.perf_counter() - began:7.1f} s  {name}: {said}", flush=True)
+
+    failed = run_jobs(list(waiting.values()), workers=args.workers, tick=tick)
+    for name in running:
+        finished(name)
+    for name, reason in failed.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    if failed:
+        raise SystemExit(1)
+
+
+def accuracy(line: dict[str, Any]) -> float:
+    """Return what table 1 reports: of the last global model, or where images stream in, of the clients' last models."""
+    results = line["results"]
+    found: float = (results.get("local") or results["test"]["last"]["server"])["accuracy"]
+    return found
+
+
+def main() -> None:
+    """Run a command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("train")
+    one.add_argument("set", choices=SETS)
+    one.add_argument("--workers", type=int, default=12)
+    one.add_argument("--device", default="cuda")
+    one.add_argument("--seeds", type=int, nargs="+", default=[])
+    one.add_argument("--tasks", nargs="+", choices=TASKS, default=[])
+    one.add_argument("--rows", nargs="+", choices=[*POC], default=[])
+    one.add_argument("--out", type=Path, default=Path("runs/poc"), help="folder for the runs while they go on")
+    one.set_defaults(run=train)
+    args = parser.parse_args()
+    try:
+        args.run(args)
+    except ConfigError as error:
+        raise SystemExit(f"poc: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The proof of concept's runs and its page: the committed page is what the committed results give."""
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedperl.data.manifest import Manifest
+from fedperl.data.partition import Partition
+from fedperl.data.store import Store
+from fedperl.errors import ConfigError
+
+BENCH = Path(__file__).parents[1] / "bench"
+
+
+@pytest.fixture(name="poc")
+def _poc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The runner, with lines and stores of its own."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    for name in ("poc", "poc_page"):
+        sys.modules.pop(name, None)
+    module = importlib.import_module("poc")
+    monkeypatch.setattr(module, "LINES", tmp_path / "lines")
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+@pytest.fixture(name="page")
+def _page(poc: ModuleType) -> ModuleType:
+    return importlib.import_module("poc_page")
+
+
+def test_the_page_is_what_the_results_give() -> None:
+    command = [sys.executable, str(BENCH / "poc_page.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def line(run: str, accuracy: float, local: float | None = None, **more: Any) -> dict[str, Any]:
+    results = {"test": {"last": {"server": {"accuracy": accuracy}}}, "seconds_this_start": 60.0}
+    if local is not None:
+        results["local"] = {"accuracy": local}
+    return {"run": run, "results": results, "date": "2026-01-01", "device": "GPU", "side_by_side": 2, **more}
+
+
+def test_cells_are_means_over_seeds_and_differences_are_paired(page: ModuleType) -> None:
+    a, b = (0.50, 0.53, 0.55), (0.49, 0.50, 0.51)
+    found = {}
+    for row, values in (("FedPerl raw", a), ("FedAvg-FixMatch", b)):
+        for seed, value in enumerate(values, start=1):
+            found[f"cifar10_iid: {row}, seed {seed}"] = line("", value)
+    one, other = (page.cell(found, "cifar10_iid", row) for row in ("FedPerl raw", "FedAvg-FixMatch"))
+    assert str(one) == f"{100 * np.mean(a):.2f} ± {100 * np.std(a, ddof=1):.2f}"
+    apart = 100 * (np.array(a) - np.array(b))
+    half = 4.302653 * apart.std(ddof=1) / 3**0.5
+    assert page.difference(one, other) == f"{apart.mean():+.2f} ± {half:.2f}{'*' if apart.mean() > half else ''}"
+    del found["cifar10_iid: FedPerl raw, seed 3"], found["cifar10_iid: FedPerl raw, seed 2"]
+    assert str(page.cell(found, "cifar10_iid", "FedPerl raw")) == "50.00 (1 seed)"
+    assert page.difference(page.cell(found, "cifar10_iid", "FedPerl raw"), other) == "+1.00"
+    assert page.difference(page.cell({}, "cifar10_iid", "FedPerl raw"), other) == "·"
+
+
+def test_where_images_stream_in_the_clients_own_models_count(page: ModuleType) -> None:
+    found = {"fmnist_noniid: FedPerl, seed 1": line("", 0.82, 0.76)}
+    assert str(page.cell(found, "fmnist_noniid", "FedPerl")) == "76.00 (1 seed)"
+    assert str(page.cell(found, "fmnist_noniid", "FedPerl", of_global=True)) == "82.00 (1 seed)"
+
+
+def test_a_cell_far_from_the_papers_wants_a_sentence(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = {"cifar10_iid: FedMatch, seed 1": line("", 0.5312 - 0.0299)}
+    assert page.reasons(near) == []
+    far = {"cifar10_iid: FedMatch, seed 1": line("", 0.5312 - 0.0301)}
+    assert [text.endswith("FedMatch, CIFAR-10 IID (-3.0).") for text in page.reasons(far)] == [True]
+    monkeypatch.setattr(page, "WHY", ())
+    with pytest.raises(ConfigError, match="cifar10_iid: FedMatch: -3.0 points off the paper's, and WHY does not"):
+        page.reasons(far)
+
+
+def test_lines_of_other_settings_are_refused(poc: ModuleType, page: ModuleType) -> None:
+    name = "cifar10_iid: FedPerl, seed 1"
+    job = poc.jobs("published", Path(), "cuda", [1], ["cifar10_iid"], ["FedPerl"])[name]
+    settings = job.config.model_dump(mode="json", exclude_defaults=True)
+    poc.LINES.mkdir()
+    path = poc.LINES / "published.jsonl"
+    path.write_text(json.dumps(line(name, 0.5, settings=settings | {"threads": 7})) + "\n")
+    page.check_settings()
+    path.write_text(json.dumps(line(name, 0.5, settings=settings | {"seed": 2})) + "\n")
+    with pytest.raises(ConfigError, match="FedPerl, seed 1: was trained with other settings"):
+        page.check_settings()
+    path.write_text(json.dumps(line("cifar10_iid: FedPrl, seed 1", 0.5, settings=settings)) + "\n")
+    with pytest.raises(ConfigError, match="no such run is planned"):
+        page.check_settings()
+
+
+def test_the_best_of_the_grid_is_that_on_validation_images(poc: ModuleType) -> None:
+    grid, runs = poc.SETS["grid"].grid, list(poc.jobs("grid", Path(), "cuda", [], [], []))
+    poc.LINES.mkdir()
+    with pytest.raises(ConfigError, match="not trained; wanted all of set 'grid' first"):
+        poc.jobs("trained", Path(), "cuda", [], [], [])
+    lines = [line(run, 0.9 - place / 10, validation=[0.9, place / 10]) for place, run in enumerate(runs)]
+    (poc.LINES / "grid.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert poc.best_point("grid") == grid[-1]
+    planned = poc.jobs("trained", Path(), "cuda", [], [], [])
+    assert len(planned) == 18
+    assert {job.config.optimizer.kind for job in planned.values()} == {"adam"}
+
+
+def ten_classes(folder: Path) -> None:
+    """A store with a few images of each of ten classes."""
+    generator, n = np.random.default_rng(0), 400
+    labels, names = np.arange(n) % 10, np.array([f"image_{i}" for i in range(n)])
+    manifest = Manifest(tuple("abcdefghij"), names, labels.astype(np.int64), names, np.array(["test"] * n))
+    pixels = generator.integers(0, 256, size=(n, 3, 32, 32), dtype=np.uint8)
+    Store(pixels, manifest, Partition(()), {"source": "test"}).save(folder)
+
+
+def test_each_finished_run_is_a_line_and_is_not_trained_again(
+    poc: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ten_classes(tmp_path / "stores" / "cifar32")
+    shutil.copytree(tmp_path / "stores" / "cifar32", tmp_path / "stores" / "fmnist32")
+    shape = ("federation.cohort=3", "federation.rounds=10", "federation.batch=2", "federation.unlabelled_batch=2")
+    small = ("partition.clients=4", "partition.labels_per_class=1", *shape, "federation.steps=1")
+    tasks = ("cifar10_iid", "fmnist_noniid")
+    monkeypatch.setitem(poc.SETS, "small", poc.Set("small", small, ("FedAvg-FixMatch",), tasks, (1,)))
+    asked = Namespace(set="small", workers=2, device="cpu", seeds=[], tasks=[], rows=[], out=tmp_path / "runs")
+    poc.train(asked)
+    lines = poc.read("small")
+    assert sorted(lines) == [f"{task}: FedAvg-FixMatch, seed 1" for task in tasks]
+    for name, one in lines.items():
+        assert len(one["validation"]) == len(one["accepted"]) == 1
+        assert bool(one["results"]["local"]) == name.startswith("fmnist")
+        assert one["settings"]["federation"]["rounds"] == 10
+    assert not list((tmp_path / "runs" / "small").iterdir())
+    capsys.readouterr()
+    poc.train(asked)
+    assert "0 of 2 runs to train" in capsys.readouterr().out
+    assert len((poc.LINES / "small.jsonl").read_text().splitlines()) == 2
