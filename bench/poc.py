@@ -1,13 +1,12 @@
 """The proof of concept on CIFAR-10 and Fashion-MNIST: every cell, many runs side by side, and the page made of them.
 
-    python bench/poc.py train SET [--workers 12] [--device cuda] [--seeds 1 2 3] [--tasks ...] [--rows ...]
-    python bench/poc.py page [--check]
+    python bench/poc.py SET [SET ...] [--workers 12] [--device cuda] [--seeds 1 2 3] [--tasks ...] [--rows ...]
 
-`train` wants stores/cifar32 and stores/fmnist32 (docs/data.md). A set is the scale `full` with some settings changed,
+It wants stores/cifar32 and stores/fmnist32 (docs/data.md). A set is the scale `full` with some settings changed,
 see SETS. Each finished run becomes a line of docs/results/poc/SET.jsonl at once: its results.json, its settings, date,
 device and time; its folder is deleted. What has a line is not trained again, so that the same command goes on, and
 files of several machines are merged by putting their lines together. Runs take a minute, so they make no checkpoints.
-Where NVIDIA's MPS server runs, they share the card without taking turns. `page` writes docs/results/poc.md.
+Where NVIDIA's MPS server runs, they share the card without taking turns. bench/poc_page.py makes the page.
 """
 
 import argparse
@@ -25,6 +24,7 @@ from fedperl.config import merged, resolve
 from fedperl.errors import ConfigError
 from fedperl.paper.runs import POC, TASKS, find_scale, paper_runs
 from fedperl.parallel import Job, run_jobs
+from fedperl.settings import Config
 
 LINES = Path(__file__).parents[1] / "docs" / "results" / "poc"
 
@@ -129,9 +129,16 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], 
                     own = {"name": f"{task} {run.method} {seed}", "method": run.method, "seed": seed, "device": device}
                     changed = ["checkpoint_every=1000", "federation.validate_every=10", *chosen.settings, *point]
                     config = resolve(merged(run.settings, own), changed, source=title)
-                    folder = out / name / f"{len(found):03d}"
-                    found[title] = Job(title, config, folder)
+                    found[title] = Job(f"{name}: {title}", config, out / name / f"{len(found):03d}")
     return found
+
+
+def cost(config: Config) -> float:
+    """Return how long a run takes, roughly: by the images that pass the network, and what a step takes anyway."""
+    federation, unlabelled = config.federation, config.objective.kind != "supervised"
+    images = federation.batch + (2 * (federation.unlabelled_batch or federation.batch) if unlabelled else 0)
+    steps = federation.rounds * federation.cohort * int(federation.steps)
+    return steps * (60 + images) * (1.5 if config.objective.decomposed else 1)
 
 
 def best_point(name: str) -> tuple[str, ...]:
@@ -155,14 +162,15 @@ def read(name: str) -> dict[str, dict[str, Any]]:
     return {line["run"]: line for line in map(json.loads, lines)}
 
 
-def record(job: Job, name: str, device: str, side_by_side: int) -> None:
-    """Append a finished run to the lines of its set and delete its folder."""
+def record(job: Job, device: str, side_by_side: int) -> dict[str, Any] | None:
+    """Append a finished run to the lines of its set, delete its folder and return the line; None of one that failed."""
     path = job.out / "results.json"
     if not path.exists():
-        return
+        return None
+    name, _, run = job.name.partition(": ")
     metrics = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
     line = {
-        "run": job.name,
+        "run": run,
         "date": datetime.now(UTC).date().isoformat(),
         "device": device,
         "side_by_side": side_by_side,
@@ -175,6 +183,7 @@ def record(job: Job, name: str, device: str, side_by_side: int) -> None:
     with (LINES / f"{name}.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     shutil.rmtree(job.out)
+    return line
 
 
 def _accepted(metrics: list[dict[str, Any]]) -> list[float]:
@@ -202,12 +211,15 @@ def device_name(device: str) -> str:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train what has no line yet."""
-    every = jobs(args.set, args.out, args.device, args.seeds, args.tasks, args.rows)
-    there, began, running = read(args.set), time.perf_counter(), set[str]()
-    waiting = {name: job for name, job in every.items() if name not in there}
-    device = device_name(args.device)
-    print(f"{args.set}: {len(waiting)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
+    """Train what has no line yet: seed by seed, of each the longest first, so that none is waited for at the end."""
+    waiting: dict[str, Job] = {}
+    for name in args.sets:
+        every, there = jobs(name, args.out, args.device, args.seeds, args.tasks, args.rows), read(name)
+        missing = [job for title, job in every.items() if title not in there]
+        missing.sort(key=lambda job: (job.config.seed, -cost(job.config)))
+        waiting |= {job.name: job for job in missing}
+        print(f"{name}: {len(missing)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
+    began, running, device = time.perf_counter(), set[str](), device_name(args.device)
 
     def tick(now: list[Job]) -> None:
         names = {job.name for job in now}
@@ -217,8 +229,7 @@ def train(args: argparse.Namespace) -> None:
         running.update(names)
 
     def finished(name: str) -> None:
-        record(waiting[name], args.set, device, args.workers)
-        line = read(args.set).get(name)
+        line = record(waiting[name], device, args.workers)
         said = f"{100 * accuracy(line):.2f}" if line else "failed"
         print(f"{time.perf_counter() - began:7.1f} s  {name}: {said}", flush=True)
 
@@ -239,21 +250,17 @@ def accuracy(line: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Run a command."""
+    """Train what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("train")
-    one.add_argument("set", choices=SETS)
-    one.add_argument("--workers", type=int, default=12)
-    one.add_argument("--device", default="cuda")
-    one.add_argument("--seeds", type=int, nargs="+", default=[])
-    one.add_argument("--tasks", nargs="+", choices=TASKS, default=[])
-    one.add_argument("--rows", nargs="+", choices=[*POC], default=[])
-    one.add_argument("--out", type=Path, default=Path("runs/poc"), help="folder for the runs while they go on")
-    one.set_defaults(run=train)
-    args = parser.parse_args()
+    parser.add_argument("sets", choices=SETS, nargs="+", metavar="SET", help=", ".join(SETS))
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[])
+    parser.add_argument("--rows", nargs="+", choices=[*POC], default=[])
+    parser.add_argument("--out", type=Path, default=Path("runs/poc"), help="folder for the runs while they go on")
     try:
-        args.run(args)
+        train(parser.parse_args())
     except ConfigError as error:
         raise SystemExit(f"poc: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Write docs/results/poc.md from the lines that `bench/poc.py train` has left in docs/results/poc.
+"""Write docs/results/poc.md from the lines that `bench/poc.py` has left in docs/results/poc.
 
     python bench/poc_page.py [--check]
 
@@ -333,7 +333,7 @@ def again(lines: dict[str, dict[str, Any]]) -> list[str]:
     return text
 
 
-AGAIN = "python bench/poc.py train again --workers 3 && python bench/poc_page.py"
+AGAIN = "python bench/poc.py again --workers 3 && python bench/poc_page.py"
 SETUP = [
     "## The set-up",
     "",
@@ -355,7 +355,7 @@ SETUP = [
     "```bash",
     "fedperl data prepare cifar10 --out stores/cifar32 --size 32",
     "fedperl data prepare fashion_mnist --out stores/fmnist32 --size 32",
-    "python bench/poc.py train published   # goes on where it stopped; a quarter of an hour for 60 runs on an H200",
+    "python bench/poc.py published   # goes on where it stopped; a quarter of an hour for 60 runs on an H200",
     "python bench/poc_page.py",
     "```",
     "",

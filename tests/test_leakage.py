@@ -121,7 +121,7 @@ def test_a_model_that_remembers_is_found_out(remembered: tuple[Bench, Releases, 
     bench, releases, _ = remembered
     said = scores(bench, releases)
     for score in (said["raw"], said["raw"] - said["global"]):
-        assert found(bench, score)["tpr_1"] > 0.9
+        assert found(bench, score)["auc"] > 0.95  # of rarer errors there are too few: rounding decides
     assert set(said) >= {"global", "raw", *(f"static {T}" for T in (1, 2, 3, 4)), "f1 raw", "f1 global"}
     assert "static 5" not in said  # somebody has to receive it
     assert 0.1 < said["f1 raw"] < 0.6  # on noise, three classes

@@ -131,7 +131,7 @@ def test_each_finished_run_is_a_line_and_is_not_trained_again(
     small = ("partition.clients=4", "partition.labels_per_class=1", *shape, "federation.steps=1")
     tasks = ("cifar10_iid", "fmnist_noniid")
     monkeypatch.setitem(poc.SETS, "small", poc.Set("small", small, ("FedAvg-FixMatch",), tasks, (1,)))
-    asked = Namespace(set="small", workers=2, device="cpu", seeds=[], tasks=[], rows=[], out=tmp_path / "runs")
+    asked = Namespace(sets=["small"], workers=2, device="cpu", seeds=[], tasks=[], rows=[], out=tmp_path / "runs")
     poc.train(asked)
     lines = poc.read("small")
     assert sorted(lines) == [f"{task}: FedAvg-FixMatch, seed 1" for task in tasks]

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,25 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedperl.config import resolve
 from fedperl.data.identity import hashed, identities, to_text
 from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.partition import split_by_group
 from fedperl.data.store import Store
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import classification
+from fedperl.federation.client import Workspace
 from fedperl.files import digest
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import LocalSettings, local_round
-from fedperl.learn.nets import build_net
 from fedperl.learn.predict import predict
 from fedperl.learn.schedule import of_round
 from fedperl.learn.state import state_of
+from fedperl.learn.steps import EagerSteps, MakeSteps
 from fedperl.learn.weights import load_model, read_metadata, write_weights
+from fedperl.opening import on
 from fedperl.seeds import seed_for
 from fedperl.settings import Objective, Optimizer, Views
 
@@ -71,24 +75,26 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
     labels = torch.from_numpy(store.manifest.label[rows]).to(settings.device)
     every = torch.arange(len(training), device=settings.device)
     data = LocalImages(images, labels, every, every[:0], len(store.classes))
-    net = build_net(settings.net, len(store.classes), seed=settings.seed).to(settings.device)
-    net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     aside = out.with_name(out.name + PARTIAL)
     settings = replace(settings, batch=min(settings.batch, len(training)))
     recipe = digest(json.dumps(asdict(settings) | {"store": store.digest()}, sort_keys=True).encode())
     done = _begun(aside, recipe, settings.epochs)
-    if done:
-        load_model(net, aside, settings.net)
-    accuracy = 0.0
-    for epoch in range(done + 1, settings.epochs + 1):
-        local_round(net, data, _epoch(settings, epoch, len(training)), seed=seed_for(settings.seed, "pretrain", epoch))
-        if not all(torch.isfinite(tensor).all() for tensor in net.state_dict().values()):
-            raise RunError(f"epoch {epoch}: the weights are no longer finite; wanted a lower rate than {settings.lr}")
-        probabilities = predict(net, images[len(training) :]).cpu().numpy()
-        accuracy = classification(store.manifest.label[held], probabilities).accuracy
-        metadata = {"net": settings.net, "recipe": recipe, "epoch": str(epoch), "accuracy": f"{accuracy:.4f}"}
-        write_weights(aside, state_of(net), metadata)
-        progress(epoch, settings.epochs, accuracy)
+    with on(settings.device), _at_work(settings, len(store.classes), images.shape[-1]) as (net, make_steps):
+        if done:
+            load_model(net, aside, settings.net)
+        for epoch in range(done + 1, settings.epochs + 1):
+            steps, seed = _epoch(settings, epoch, len(training)), seed_for(settings.seed, "pretrain", epoch)
+            local_round(net, data, steps, seed=seed, make_steps=make_steps)
+            if not all(torch.isfinite(tensor).all() for tensor in net.state_dict().values()):
+                raise RunError(
+                    f"epoch {epoch}: the weights are no longer finite; wanted a lower rate than {settings.lr}"
+                )
+            probabilities = predict(net, images[len(training) :]).cpu().numpy()
+            accuracy = classification(store.manifest.label[held], probabilities).accuracy
+            metadata = {"net": settings.net, "recipe": recipe, "epoch": str(epoch), "accuracy": f"{accuracy:.4f}"}
+            write_weights(aside, state_of(net), metadata)
+            progress(epoch, settings.epochs, accuracy)
+        trained = state_of(net)
     found = read_metadata(aside)
     about = {
         "net": settings.net,
@@ -103,9 +109,34 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
         "validation_images": str(len(held)),
         "accuracy": found["accuracy"],
     }
-    write_weights(out, state_of(net), about, mode=0o644)
+    write_weights(out, trained, about, mode=0o644)
     aside.unlink()
     return about
+
+
+@contextmanager
+def _at_work(settings: Pretraining, classes: int, size: int) -> Iterator[tuple[nn.Module, MakeSteps]]:
+    """Give the network and how its steps are taken: on a GPU in bfloat16, recorded, by kernels of our own."""
+    config = resolve(
+        {
+            "method": "upper",
+            "seed": settings.seed,
+            "device": settings.device,
+            "data": {"size": size},
+            "model": {"net": settings.net},
+            "federation": {"batch": settings.batch},
+        }
+    )
+    if settings.device == "cpu":
+        yield Workspace(config, classes).net, EagerSteps
+        return
+    from fedperl.engines.cuda.exchange import places
+
+    place = places(config, classes)[0]()
+    place.begin()
+    with place.used():
+        yield place.work.net, place.make_steps
+    place.end()
 
 
 def _split(store: Store, settings: Pretraining) -> tuple[Indices, Indices]:

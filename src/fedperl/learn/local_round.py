@@ -71,10 +71,22 @@ def local_round(
     teacher: nn.Module | None = None,
     relation: Tensor | None = None,
     memory: State | None = None,
+    make_steps: MakeSteps = EagerSteps,
 ) -> LocalResult:
     """Train the network in place, as `local_steps`, and return what is to be told of it."""
-    going = local_steps(net, data, settings, seed=seed, peers=peers, teacher=teacher, relation=relation, memory=memory)
-    return drained(going)
+    return drained(
+        local_steps(
+            net,
+            data,
+            settings,
+            seed=seed,
+            peers=peers,
+            teacher=teacher,
+            relation=relation,
+            memory=memory,
+            make_steps=make_steps,
+        )
+    )
 
 
 def drained(going: Generator[None, None, Result]) -> Result:

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedperl.config import load_config
 from fedperl.errors import ConfigError
+from fedperl.learn.nets import build_net
+from fedperl.pretraining import Pretraining, pretrain
 from fedperl.training import train
+from tests.conftest import small_store
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 
@@ -57,6 +61,30 @@ def test_every_kind_of_method_learns_the_same_as_operation_by_operation(tmp_path
         assert ours["cohort"] == theirs["cohort"]
         for client, numbers in ours["numbers"].items():
             assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("method", ["fedperl_raw", "fedmatch", "fedprox_uda"])
+def test_resnet9_with_fewer_checkpoints_learns_the_same_as_operation_by_operation(tmp_path: Path, method: str) -> None:
+    """Views in one pass, kernels that pool, models kept by reference, batches of two sizes."""
+    own = [f"method={method}", "privacy=research", "model.net=resnet9", "federation.unlabelled_batch=24"]
+    fast = run(tmp_path / "fast", *own, "checkpoint_every=2")
+    slow = run(tmp_path / "slow", *own, "gpu=reference")
+    assert fast == run(tmp_path / "always", *own)
+    for ours, theirs in zip(fast, slow, strict=True):
+        for client, numbers in ours["numbers"].items():
+            assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.05)
+
+
+def test_a_backbone_is_trained_by_the_same_kernels(tmp_path: Path) -> None:
+    store = small_store(images=60, size=32)
+    settings = Pretraining(size=64, epochs=2, batch=16, device="cuda")
+    found = pretrain(store, tmp_path / "fast.safetensors", settings)
+    assert found["size"] == "64"
+    assert (
+        load_file(tmp_path / "fast.safetensors").keys() == build_net("efficientnet_b0", 3, seed=1).state_dict().keys()
+    )
+    pretrain(store, tmp_path / "again.safetensors", settings)
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "fast.safetensors").read_bytes()
 
 
 def test_running_out_of_memory_names_the_settings(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedperl.data.views import StrongDraw, WeakDraw, draw_strong, draw_weak
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.nets import build_net
+from fedperl.learn.nets.resnet9 import PooledReLU, ResNet9
 from fedperl.learn.state import batch_norm_names
 from fedperl.learn.steps import EagerViews, MakeViews
 from fedperl.settings import Config, Views
@@ -46,6 +47,8 @@ def finish(config: Config) -> Callable[[nn.Module], nn.Module]:
         from fedperl.engines.cuda.fused_b0 import FusedB0
 
         return FusedB0
+    if config.model.net == "resnet9" and pooling_works(config.device):
+        return lambda net: in_bfloat16(_pooling_fast(net))
     return in_bfloat16
 
 
@@ -62,6 +65,38 @@ def in_bfloat16(net: nn.Module) -> nn.Module:
     if not batch_norm_names(net):
         net.forward_groups = partial(_one_pass, net)  # type: ignore[assignment]
     return net
+
+
+def _pooling_fast(net: nn.Module) -> nn.Module:
+    from fedperl.engines.cuda.kernels_pooled import FastPooled
+
+    for module in net.modules():
+        if isinstance(module, ResNet9):
+            module.pooled = FastPooled()
+    return net
+
+
+@cache
+def pooling_works(device: str) -> bool:
+    """Return whether the kernels that pool compile on the device and give what torch's operations give, to the bit."""
+    try:
+        from fedperl.engines.cuda.kernels_pooled import FastPooled
+
+        numbers = torch.randn(3, 24, 8, 12, generator=torch.Generator().manual_seed(1)).round(decimals=1)
+        found = []
+        for module in (FastPooled(), PooledReLU()):
+            x = numbers.to(device, torch.bfloat16).contiguous(memory_format=torch.channels_last).requires_grad_()
+            y = module(x)
+            found.append((y.detach(), torch.autograd.grad(y, x, y.detach() + 1)[0]))
+        same = all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        log.warning("ResNet-9 pools without kernels of our own: %s: %s", type(error).__name__, _first(error))
+        return False
+    if not same:
+        log.warning("ResNet-9 pools without kernels of our own: on this GPU they give something else than torch")
+    return same
 
 
 def _one_pass(net: nn.Module, views: Sequence[Tensor], graph: Sequence[bool]) -> list[Tensor]:
