@@ -1,29 +1,24 @@
-"""The proof of concept on CIFAR-10 and Fashion-MNIST: every cell, many runs side by side, and the page made of them.
+"""The proof of concept on CIFAR-10 and Fashion-MNIST: every cell, many runs side by side.
 
     python bench/poc.py SET [SET ...] [--workers 12] [--device cuda] [--seeds 1 2 3] [--tasks ...] [--rows ...]
 
-It wants stores/cifar32 and stores/fmnist32 (docs/data.md). A set is the scale `full` with some settings changed,
-see SETS. Each finished run becomes a line of docs/results/poc/SET.jsonl at once: its results.json, its settings, date,
-device and time; its folder is deleted. What has a line is not trained again, so that the same command goes on, and
-files of several machines are merged by putting their lines together. Runs take a minute, so they make no checkpoints.
-Where NVIDIA's MPS server runs, they share the card without taking turns. bench/poc_page.py makes the page.
+It wants stores/cifar32 and stores/fmnist32 (docs/data.md). A set is the scale `full` with some settings changed, see
+SETS; its runs become lines of docs/results/poc/SET.jsonl (bench/side_by_side.py). They take a minute, so they make no
+checkpoints. bench/poc_page.py makes the page.
 """
 
 import argparse
-import json
-import shutil
-import sys
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+
+import side_by_side
+from side_by_side import Line
 
 from fedperl.config import merged, resolve
 from fedperl.errors import ConfigError
 from fedperl.paper.runs import POC, TASKS, find_scale, paper_runs
-from fedperl.parallel import Job, run_jobs
+from fedperl.parallel import Job
 from fedperl.settings import Config
 
 LINES = Path(__file__).parents[1] / "docs" / "results" / "poc"
@@ -155,94 +150,34 @@ def best_point(name: str) -> tuple[str, ...]:
     return max(chosen.grid, key=lambda point: lines[titles[point]]["validation"][-1])
 
 
-def read(name: str) -> dict[str, dict[str, Any]]:
+def read(name: str) -> dict[str, Line]:
     """Return the lines of a set by the names of their runs."""
-    path = LINES / f"{name}.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {line["run"]: line for line in map(json.loads, lines)}
+    return side_by_side.read(LINES / f"{name}.jsonl")
 
 
-def record(job: Job, device: str, side_by_side: int) -> dict[str, Any] | None:
-    """Append a finished run to the lines of its set, delete its folder and return the line; None of one that failed."""
-    path = job.out / "results.json"
-    if not path.exists():
-        return None
-    name, _, run = job.name.partition(": ")
-    metrics = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
-    line = {
-        "run": run,
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": device,
-        "side_by_side": side_by_side,
-        "settings": job.config.model_dump(mode="json", exclude_defaults=True),
-        "accepted": _accepted(metrics),
-        "validation": [round(one["server"]["accuracy"], 4) for one in metrics if "server" in one],
-        "results": shortened(json.loads(path.read_text())),
+def noted(folder: Path) -> Line:
+    """Return, every ten rounds, validation accuracy and the share of unlabelled images that taught something."""
+    rounds = side_by_side.metrics(folder)
+    shares = [[one["accepted"] for one in line["numbers"].values() if "accepted" in one] for line in rounds[9::10]]
+    return {
+        "accepted": [round(fmean(some), 4) for some in shares if some],
+        "validation": [round(line["server"]["accuracy"], 4) for line in rounds if "server" in line],
     }
-    LINES.mkdir(exist_ok=True, parents=True)
-    with (LINES / f"{name}.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    shutil.rmtree(job.out)
-    return line
-
-
-def _accepted(metrics: list[dict[str, Any]]) -> list[float]:
-    """Return the share of unlabelled images that taught something, every ten rounds; nothing where none could."""
-    shares = [[one["accepted"] for one in line["numbers"].values() if "accepted" in one] for line in metrics[9::10]]
-    return [round(fmean(some), 4) for some in shares if some]
-
-
-def shortened(results: Any) -> Any:
-    """Return results.json without what stands there twice where the server alone tests, and with six digits."""
-    if isinstance(results, float):
-        return round(results, 6)
-    if isinstance(results, dict):
-        return {key: shortened(value) for key, value in results.items() if key != "over_clients"}
-    return [shortened(value) for value in results] if isinstance(results, list) else results
-
-
-def device_name(device: str) -> str:
-    """Return what the device is called."""
-    if device == "cpu":
-        return "CPU"
-    import torch
-
-    return torch.cuda.get_device_name(device)
 
 
 def train(args: argparse.Namespace) -> None:
     """Train what has no line yet: seed by seed, of each the longest first, so that none is waited for at the end."""
-    waiting: dict[str, Job] = {}
+    waiting = []
     for name in args.sets:
         every, there = jobs(name, args.out, args.device, args.seeds, args.tasks, args.rows), read(name)
-        missing = [job for title, job in every.items() if title not in there]
-        missing.sort(key=lambda job: (job.config.seed, -cost(job.config)))
-        waiting |= {job.name: job for job in missing}
+        missing = [(LINES / f"{name}.jsonl", run, job) for run, job in every.items() if run not in there]
+        waiting += sorted(missing, key=lambda one: (one[2].config.seed, -cost(one[2].config)))
         print(f"{name}: {len(missing)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
-    began, running, device = time.perf_counter(), set[str](), device_name(args.device)
-
-    def tick(now: list[Job]) -> None:
-        names = {job.name for job in now}
-        for name in running - names:
-            finished(name)
-        running.clear()
-        running.update(names)
-
-    def finished(name: str) -> None:
-        line = record(waiting[name], device, args.workers)
-        said = f"{100 * accuracy(line):.2f}" if line else "failed"
-        print(f"{time.perf_counter() - began:7.1f} s  {name}: {said}", flush=True)
-
-    failed = run_jobs(list(waiting.values()), workers=args.workers, tick=tick)
-    for name in running:
-        finished(name)
-    for name, reason in failed.items():
-        print(f"{name}: {reason}", file=sys.stderr)
-    if failed:
-        raise SystemExit(1)
+    said = lambda line: f"{100 * accuracy(line):.2f}"  # noqa: E731
+    side_by_side.train(waiting, noted, said, workers=args.workers, device=args.device)
 
 
-def accuracy(line: dict[str, Any]) -> float:
+def accuracy(line: Line) -> float:
     """Return what table 1 reports: of the last global model, or where images stream in, of the clients' last models."""
     results = line["results"]
     found: float = (results.get("local") or results["test"]["last"]["server"])["accuracy"]

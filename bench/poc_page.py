@@ -1,4 +1,4 @@
-"""Write docs/results/poc.md from the lines that `bench/poc.py` has left in docs/results/poc.
+"""Write docs/results/poc.md from the lines that bench/poc.py has left in docs/results/poc.
 
     python bench/poc_page.py [--check]
 
@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from poc import LINES, LOWER, SETS, accuracy, best_point, jobs, read
+from side_by_side import Line
 
 from fedperl.errors import ConfigError
 from fedperl.paper.printed import printed
 from fedperl.paper.runs import POC, TASKS
 
+Lines = dict[str, Line]
 PAGE = LINES.parent / "poc.md"
 TITLES = {"cifar10_iid": "CIFAR-10 IID", "cifar10_noniid": "CIFAR-10 non-IID", "fmnist_noniid": "Fashion-MNIST"}
 FAR = 3.0
@@ -108,7 +110,7 @@ class Numbers:
         return statistics.fmean(self.by_seed.values())
 
 
-def cell(lines: dict[str, dict[str, Any]], task: str, row: str, *, of_global: bool = False) -> Numbers:
+def cell(lines: Lines, task: str, row: str, *, of_global: bool = False) -> Numbers:
     """Return a row's numbers in one task: of what table 1 reports, or always of the global model."""
     found = {seed: lines.get(f"{task}: {row}, seed {seed}") for seed in (1, 2, 3)}
     value = (lambda line: line["results"]["test"]["last"]["server"]["accuracy"]) if of_global else accuracy
@@ -138,7 +140,7 @@ def paper_value(task: str, row: str) -> list[float] | None:
     return found if isinstance(found, list) else None
 
 
-def far_off(lines: dict[str, dict[str, Any]]) -> list[tuple[str, str, float]]:
+def far_off(lines: Lines) -> list[tuple[str, str, float]]:
     """Return rows, tasks and points of the cells that are more than FAR off the paper's."""
     found = []
     for row in POC:
@@ -149,7 +151,7 @@ def far_off(lines: dict[str, dict[str, Any]]) -> list[tuple[str, str, float]]:
     return found
 
 
-def reasons(lines: dict[str, dict[str, Any]]) -> list[str]:
+def reasons(lines: Lines) -> list[str]:
     """Return each reason with the cells that are off for it.
 
     Raises:
@@ -164,7 +166,7 @@ def reasons(lines: dict[str, dict[str, Any]]) -> list[str]:
     return [f"- {text}: {'; '.join(cells)}." for text, cells in found.items()]
 
 
-def table1(lines: dict[str, dict[str, Any]]) -> list[str]:
+def table1(lines: Lines) -> list[str]:
     """Return every cell beside the paper's."""
     rows = []
     for row in POC:
@@ -213,7 +215,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in ASIDE} | {"federation": federation}
 
 
-def where_and_when(lines: dict[str, dict[str, Any]]) -> str:
+def where_and_when(lines: Lines) -> str:
     """Return device, dates and times of some runs."""
     devices = ", ".join(sorted({line["device"] for line in lines.values()}))
     dates = ", ".join(sorted({line["date"] for line in lines.values()}))
@@ -225,7 +227,7 @@ def where_and_when(lines: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def variants(published: dict[str, dict[str, Any]]) -> list[str]:
+def variants(published: Lines) -> list[str]:
     """Return the other readings of the set-up beside the published one."""
     found: list[str] = []
     for name in ("released", "control", "all_labels_count", "unscaled", "five_steps", "heavy"):
@@ -273,7 +275,7 @@ def trained() -> list[str]:
     ]
 
 
-def _trained_rows(lines: dict[str, dict[str, Any]], task: str, base: Numbers) -> list[list[str]]:
+def _trained_rows(lines: Lines, task: str, base: Numbers) -> list[list[str]]:
     rows = []
     for row in SETS["trained"].rows:
         own = cell(lines, task, row)
@@ -309,7 +311,7 @@ def page() -> str:
     return "\n".join([*text, *SETUP, *again(lines)]).rstrip() + "\n"
 
 
-def worth(lines: dict[str, dict[str, Any]]) -> list[str]:
+def worth(lines: Lines) -> list[str]:
     """Return the differences between rows."""
     rows = [
         [what, *(difference(cell(lines, task, one), cell(lines, task, other)) for task in TASKS)]
@@ -323,7 +325,7 @@ def worth(lines: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def again(lines: dict[str, dict[str, Any]]) -> list[str]:
+def again(lines: Lines) -> list[str]:
     """Return how a cell is trained once more, and what came of it."""
     found = read("again")
     text = ["## Once more", "", "One cell anew, a minute on a GPU:", "", "```bash", AGAIN, "```", ""]
@@ -362,7 +364,7 @@ SETUP = [
 ]
 
 
-def findings(lines: dict[str, dict[str, Any]]) -> list[str]:
+def findings(lines: Lines) -> list[str]:
     """Return what the table says in plain words, with its numbers."""
     iid, noniid, stream = ({row: cell(lines, task, row) for row in POC} for task in TASKS)
     fixmatch, of_global = "FedAvg-FixMatch", cell(lines, TASKS[2], "FedPerl raw", of_global=True)

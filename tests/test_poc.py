@@ -25,7 +25,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 def _poc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The runner, with lines and stores of its own."""
     monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("poc", "poc_page"):
+    for name in ("side_by_side", "poc", "poc_page"):
         sys.modules.pop(name, None)
     module = importlib.import_module("poc")
     monkeypatch.setattr(module, "LINES", tmp_path / "lines")
