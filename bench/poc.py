@@ -8,6 +8,7 @@ checkpoints. bench/poc_page.py makes the page.
 """
 
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -112,8 +113,15 @@ SETS = {
 
 
 def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], rows: list[str]) -> dict[str, Job]:
-    """Return the runs of a set by name, all of one seed before those of the next."""
+    """Return the runs of a set by name, or some of them.
+
+    Raises:
+        ConfigError: seeds, tasks or rows that are not of the set.
+    """
     chosen, runs, found = SETS[name], paper_runs(find_scale("full")), dict[str, Job]()
+    for asked, there in ((seeds, chosen.seeds), (tasks, chosen.tasks), (rows, chosen.rows)):
+        if strange := [str(one) for one in asked if one not in there]:
+            raise ConfigError(f"{strange[0]}: not of set {name!r}, which has {', '.join(map(str, there))}")
     points = (best_point(chosen.best_of),) if chosen.best_of else chosen.grid
     for seed in seeds or chosen.seeds:
         for row in rows or chosen.rows:
@@ -124,7 +132,7 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], 
                     own = {"name": f"{task} {run.method} {seed}", "method": run.method, "seed": seed, "device": device}
                     changed = ["checkpoint_every=1000", "federation.validate_every=10", *chosen.settings, *point]
                     config = resolve(merged(run.settings, own), changed, source=title)
-                    found[title] = Job(f"{name}: {title}", config, out / name / f"{len(found):03d}")
+                    found[title] = Job(f"{name}: {title}", config, out / name / re.sub(r"[^\w.=]+", "-", title))
     return found
 
 
@@ -194,8 +202,11 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[])
     parser.add_argument("--rows", nargs="+", choices=[*POC], default=[])
     parser.add_argument("--out", type=Path, default=Path("runs/poc"), help="folder for the runs while they go on")
+    args = parser.parse_args()
+    if args.workers < 1:
+        parser.error(f"--workers {args.workers}; wanted at least 1")
     try:
-        train(parser.parse_args())
+        train(args)
     except ConfigError as error:
         raise SystemExit(f"poc: {error}") from None
 

@@ -7,6 +7,7 @@ taking turns.
 """
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedperl.files import append_durably
 from fedperl.parallel import Job, run_jobs
 
 Line = dict[str, Any]
@@ -22,8 +24,19 @@ Line = dict[str, Any]
 
 def read(path: Path) -> dict[str, Line]:
     """Return the lines of a file by the names of their runs; none where there is no file."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    text = path.read_text() if path.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()  # no torn one
     return {line["run"]: line for line in map(json.loads, lines)}
+
+
+def append(path: Path, line: Line) -> None:
+    """Add a line to a file, in the place of a torn one that a killed process left."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    if path.exists():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
+    append_durably(path, (json.dumps(line) + "\n").encode())
+    path.chmod(0o644)
 
 
 def train(
@@ -66,9 +79,7 @@ def train(
                 **make(job.out),
                 "results": shortened(json.loads((job.out / "results.json").read_text())),
             }
-            path.parent.mkdir(exist_ok=True, parents=True)
-            with path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append(path, line)
             shutil.rmtree(job.out)
             said = headline(line)
         print(f"{time.perf_counter() - began:7.1f} s  {name}: {said}", flush=True)

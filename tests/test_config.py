@@ -101,6 +101,9 @@ def test_hash_ignores_name_and_version_only() -> None:
     assert config_hash(config) != config_hash(config.model_copy(update={"seed": 2}))
 
 
+WITHOUT_WEIGHTS = ("objective.class_weights=none", "method=lower")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -109,7 +112,12 @@ def test_hash_ignores_name_and_version_only() -> None:
         (["method=lower", "objective.thresholds=class_aware"], "objective.thresholds = 'class_aware' has no effect"),
         (["method=fedirm", "objective.label_source=round_start"], "has no effect on kind = 'fedirm'"),
         (["method=fedirm_fedperl", "objective.label_source=round_start"], "keeps a running average"),
-        (["checkpoint_every=2"], "would not know what it has sent since the last checkpoint"),
+        (["checkpoint_every=2"], "rounds would be repeated that clients were sent things in"),
+        (["checkpoint_every=2", "privacy=research", "audit.coalition=1"], "rounds would be repeated"),
+        (
+            ["checkpoint_every=2", "privacy=research", "dp.unit=record", "model.net=resnet9", *WITHOUT_WEIGHTS],
+            "or spent epsilon in",
+        ),
         (["model.init_scale=1.2", "model.weights=imagenet"], "is for weights drawn at random"),
         (["method=fedmatch", "optimizer.lr=0.1"], "each step throws psi further from sigma"),
         (["method=fedmatch_lite_pa", "peers.policy=gated_similarity"], "compares profiles"),
@@ -130,7 +138,6 @@ def test_what_changes_no_number_changes_no_hash() -> None:
     expected = config_hash(load_config(None, []))
     for setting in (
         "name=other",
-        "checkpoint_every=1",
         "at_once=2",
         "image_memory=host",
         "engine=flower-simulation",
@@ -140,6 +147,8 @@ def test_what_changes_no_number_changes_no_hash() -> None:
         "peers.k_min=2",
     ):
         assert config_hash(load_config(None, [setting])) == expected
+    research = [config_hash(load_config(None, ["privacy=research", f"checkpoint_every={n}"])) for n in (1, 5)]
+    assert research[0] == research[1]
     others = ("gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]")
     for setting in others:
         assert config_hash(load_config(None, [setting])) != expected

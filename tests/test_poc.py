@@ -144,3 +144,48 @@ def test_each_finished_run_is_a_line_and_is_not_trained_again(
     poc.train(asked)
     assert "0 of 2 runs to train" in capsys.readouterr().out
     assert len((poc.LINES / "small.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_torn_line_is_left_out_and_replaced(poc: ModuleType) -> None:
+    poc.LINES.mkdir()
+    path = poc.LINES / "published.jsonl"
+    path.write_text(json.dumps(line("whole", 0.5)) + "\n" + json.dumps(line("torn", 0.5))[:40])
+    assert list(poc.read("published")) == ["whole"]
+    poc.side_by_side.append(path, line("next", 0.6))
+    assert list(poc.read("published")) == ["whole", "next"]
+    assert path.read_text().endswith("}\n")
+
+
+def test_what_is_not_of_a_set_is_refused(poc: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="4: not of set 'published', which has 1, 2, 3"):
+        poc.jobs("published", Path(), "cpu", [4], [], [])
+    with pytest.raises(ConfigError, match="FedMatch: not of set 'again', which has FedPerl"):
+        poc.jobs("again", Path(), "cpu", [], [], ["FedMatch"])
+    every, some = (poc.jobs("published", Path(), "cpu", [], [], rows) for rows in ([], ["FedMatch"]))
+    assert all(some[run].out == every[run].out for run in some)
+    assert len({job.out for job in every.values()}) == len(every)
+
+
+def test_findings_say_what_the_numbers_say(page: ModuleType) -> None:
+    def lines(**by_row: tuple[float, ...]) -> dict[str, Any]:
+        rows = {"raw": "FedPerl raw", "fixmatch": "FedAvg-FixMatch"}
+        return {
+            f"cifar10_iid: {rows[row]}, seed {seed}": line("", value)
+            for row, values in by_row.items()
+            for seed, value in enumerate(values, start=1)
+        }
+
+    for values, known in (
+        ((0.6, 0.61, 0.60), "more than chance"),
+        ((0.5, 0.51, 0.49), "not told from chance"),
+        ((0.6,), "one seed"),
+    ):
+        found = page.told(lines(raw=values, fixmatch=(0.5, 0.5, 0.5)), "FedPerl raw", "FedAvg-FixMatch")
+        assert found.endswith(f"({known})"), found
+    assert page.told({}, "FedPerl raw", "FedAvg-FixMatch") == "not trained yet"
+
+
+@pytest.mark.parametrize(("of_global", "own", "said"), [(0.82, 0.765, True), (0.80, 0.765, False), (0.82, 0.8, False)])
+def test_one_of_each_is_said_only_where_it_is_so(page: ModuleType, of_global: float, own: float, said: bool) -> None:
+    found = page.findings({"fmnist_noniid: FedPerl raw, seed 1": line("", of_global, own)})
+    assert ("look like one of each" in found[-1]) == said

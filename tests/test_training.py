@@ -18,6 +18,7 @@ from fedperl.federation.ledger import Ledger
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
+from fedperl.leakage.releases import next_releases
 from fedperl.learn.state import state_of
 from fedperl.settings import Config
 from tests.conftest import artefacts, small_config, small_store
@@ -314,18 +315,25 @@ def test_counts_behind_the_curves_are_those_of_the_reported_models(tmp_path: Pat
 def test_fewer_checkpoints_change_nothing_but_where_a_run_goes_on(tmp_path: Path, store: Store, method: str) -> None:
     own = {"method": method, "privacy": "research", "objective": {"start": 1} if "fedirm" in method else {}}
     train(small_config(**own), tmp_path / "whole", store=store)
-    config = small_config(**own, checkpoint_every=2)
-    with pytest.raises(Stop):
-        train(config, tmp_path / "cut", store=store, watchers=[stop_at(3)])
-    assert json.loads((tmp_path / "cut" / "state" / "checkpoint.json").read_text())["content"]["round"] == 2
-    train(config, tmp_path / "cut", store=store, resume=True)
-    assert artefacts(tmp_path / "cut") == artefacts(tmp_path / "whole")
+    for every, before in ((2, 2), (3, 0)):
+        config = small_config(**own, checkpoint_every=every)
+        folder = tmp_path / f"cut {every}"
+        with pytest.raises(Stop):
+            train(config, folder, store=store, watchers=[stop_at(before + 1)])
+        assert json.loads((folder / "state" / "checkpoint.json").read_text())["content"]["round"] == before
+        train(config, folder, store=store, resume=True)
+        assert artefacts(folder) == artefacts(tmp_path / "whole")
     config = small_config(**own, checkpoint_every=5)  # of four rounds
     with pytest.raises(Stop):
         train(config, tmp_path / "none", store=store, watchers=[stop_at(3)])
     train(config, tmp_path / "none", store=store, resume=True)
     assert last_model(tmp_path / "none") == last_model(tmp_path / "whole")
     assert not list((tmp_path / "none" / "state" / "bank").iterdir())
+    if method == "fedperl_raw":
+        written = (tmp_path / "none" / "metrics.jsonl").read_bytes()
+        with pytest.raises(RunError, match="checkpoint_every = 5, so that no client's model was kept"):
+            next_releases(config, tmp_path / "none", store, Workspace(config, 3))
+        assert (tmp_path / "none" / "metrics.jsonl").read_bytes() == written
 
 
 def test_a_model_that_is_not_validated_is_the_same_and_nobody_is_sent_it(tmp_path: Path, store: Store) -> None:
@@ -340,3 +348,27 @@ def test_a_model_that_is_not_validated_is_the_same_and_nobody_is_sent_it(tmp_pat
     sent = {entry["round"]: entry["validated"]["by"] for entry in ledger.entries() if entry["kind"] == "receive"}
     assert sent == {1: [], 2: [], 3: "every client", 4: "every client"}
     assert rarely["totals"]["bytes_evaluation"] * 2 == always["totals"]["bytes_evaluation"]
+    told: list[float | None] = []
+    config = small_config(federation={"validate_every": 3})
+    train(config, tmp_path / "told", store=store, watchers=[lambda p: told.append(p.accuracy)])
+    assert told[:2] == [None, None]
+    assert all(isinstance(accuracy, float) for accuracy in told[2:])
+
+
+def test_a_model_that_stays_through_void_rounds_keeps_its_validation(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_as_ever = Client.train
+
+    def fail_late(self: Client, task: Any, state: Any) -> Any:
+        if task.round > 2:
+            raise RuntimeError("down")
+        return train_as_ever(self, task, state)
+
+    monkeypatch.setattr(Client, "train", fail_late)
+    results = train(small_config(federation={"validate_every": 3}), tmp_path / "run", store=store)
+    assert results["totals"]["void"] == 2
+    assert set(results["validation"]) == {"last", "global_best", "per_client_best"}
+    wanted = RunFolder(tmp_path / "run").read_metrics()[3]["validation"]
+    mean = sum(numbers["accuracy"] for numbers in wanted.values()) / len(wanted)
+    assert results["validation"]["last"]["accuracy"] == pytest.approx(mean)

@@ -90,11 +90,13 @@ def dump(config: Config) -> str:
     return tomli_w.dumps(config.model_dump(exclude_none=True))
 
 
+ASIDE = ("name", "written_by", "at_once", "image_memory", "engine", "checkpoint_every")
+"""Settings that change no number."""
+
+
 def config_hash(config: Config) -> str:
     """Return a digest of all that decides the result: not the name, the version that wrote the file, or memory."""
-    left_out: dict[str, Any] = dict.fromkeys(
-        ("name", "written_by", "at_once", "image_memory", "engine", "checkpoint_every"), True
-    )
+    left_out: dict[str, Any] = dict.fromkeys(ASIDE, True)
     if config.gpu == "fast":  # settings that came later: runs of earlier versions keep their hash
         left_out["gpu"] = True
     later: dict[str, Table] = {

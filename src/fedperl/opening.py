@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedperl.config import config_hash, flat
+from fedperl.config import ASIDE, config_hash, flat
 from fedperl.data.partition import Partition
 from fedperl.data.partitions import deal
 from fedperl.data.store import Store
@@ -100,11 +100,7 @@ def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
     if config_hash(before) != config_hash(config):
         old, new = flat(before.model_dump()), flat(config.model_dump())
         other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
-        differing = sorted(
-            key
-            for key in other
-            if key not in ("name", "written_by", "at_once", "image_memory", "engine", "checkpoint_every")
-        )
+        differing = sorted(key for key in other if key not in ASIDE)
         raise RunError(
             f"{folder.path}: its run was started with other settings: "
             + ", ".join(f"{key} = {old.get(key)!r}, now {new.get(key)!r}" for key in differing[:5])

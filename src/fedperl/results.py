@@ -120,7 +120,11 @@ def _keep_counts(curves: dict[str, dict[str, Any]], key: str, part: str, found: 
 
 def _validation(wanted: dict[str, dict[int | None, int]], rounds: Rounds) -> dict[str, dict[str, float]]:
     """Return the mean validation accuracy over the clients of each choice of models: what a grid is chosen by."""
-    lines = {line["round"]: line for line in rounds.folder.read_metrics()}
+    lines, made_in = dict[int, Any](), 0
+    for line in rounds.folder.read_metrics():
+        made_in = made_in if line["void"] else line["round"]
+        if line["validation"] or "server" in line:
+            lines[made_in] = line
     found = {}
     for name, choice in wanted.items():
         values = []

@@ -57,8 +57,8 @@ class Partitioning(Section):
     labels_per_class: Positive = 5
     """fedmatch: labels of each class at each client."""
     held_out: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
-    """fedmatch: the share of the images that validates, and as many test: 3,000 of CIFAR-10; FedMatch's code has 2,000.
-    """
+    """fedmatch: the share of the images that validates, and as many test but with `official_test`: 3,000 of CIFAR-10,
+    where FedMatch's code has 2,000."""
     official_test: bool = False
     """fedmatch: test on the published test images instead of pooling all."""
 
@@ -373,9 +373,10 @@ class Federation(Section):
     rounds_per_step: Positive = 10
     """Where unlabelled images stream in: the rounds that each piece of them is there for."""
     server_validation: bool = False
-    """The server, too, validates every global model on its own images; always where it has labels to train on."""
+    """The server, too, validates global models on its own images; always where it has labels to train on."""
     validate_every: Positive = 1
-    """Rounds from one validation of the global model to the next; the last is always validated."""
+    """Rounds from one validation of the global model to the next, by clients and server; the last is always validated.
+    """
     quorum: Positive = 3
     """Accepted updates needed for a new global model; with fewer the round is void and the old model stays."""
     organisations: Annotated[tuple[Annotated[tuple[int, ...], Field(strict=False)], ...], Field(strict=False)] = ()
@@ -583,10 +584,10 @@ class Config(Section):
                 f"objective.fedmatch.closeness = {self.objective.fedmatch.closeness:g} with optimizer.lr = "
                 f"{self.optimizer.lr:g}: each step throws psi further from sigma; wanted a product below 1"
             )
-        if self.checkpoint_every > 1 and self.privacy != "research":
+        if self.checkpoint_every > 1 and (self.privacy != "research" or self.coalition or self.dp.unit != "none"):
             raise ValueError(
-                f"checkpoint_every = {self.checkpoint_every}: after a crash the server would not know what it has sent "
-                "since the last checkpoint; wanted 1, or privacy = 'research'"
+                f"checkpoint_every = {self.checkpoint_every}: after a crash rounds would be repeated that clients were "
+                "sent things in, or spent epsilon in; wanted 1, or privacy = 'research' without audit and [dp]"
             )
         if self.model.init_scale != 1 and self.model.weights != "none":
             raise ValueError(

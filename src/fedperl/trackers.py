@@ -93,7 +93,8 @@ class Tracker:
     def _new_lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the lines since the last call; those of clients that trained by themselves under their numbers.
 
-        A line is there once its round is committed: no later start takes it back.
+        A line is there once its round is committed: no later start takes it back, but with `checkpoint_every`, after
+        which a repeated round gives the same numbers again.
         """
         alone = sorted((self._folder.path / "clients").glob("*/metrics.jsonl"))
         for series, path in [("", self._folder.metrics), *((path.parent.name, path) for path in alone)]:

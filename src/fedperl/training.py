@@ -85,7 +85,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     if config.device != "cpu":
         from fedperl.engines.cuda.exchange import memory_for_states
 
-        folder.bank.recent = folder.client_states.recent = memory_for_states(config.device)
+        folder.bank.recent = folder.client_states.recent = memory_for_states(config)
     if config.checkpoint_every > 1:
         folder.write_later()
     partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)

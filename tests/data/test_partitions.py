@@ -289,6 +289,8 @@ def test_fedmatch_has_the_published_numbers_on_sixty_and_seventy_thousand_images
 def test_fedmatch_wants_ten_classes_and_enough_images() -> None:
     with pytest.raises(DataError, match="is for ten classes"):
         deal(skin_manifest(), Partitioning(kind="fedmatch_iid"), seed=1)
+    with pytest.raises(DataError, match=r"partition.held_out = 0.0001 of 8000 images is none"):
+        deal(ten_classes(), Partitioning(kind="fedmatch_iid", held_out=0.0001), seed=1)
     with pytest.raises(DataError, match=r"labels 500 images a class; 'a' has no more"):
         deal(ten_classes(4000), Partitioning(kind="fedmatch_iid"), seed=1)
     plain = dataclasses.replace(ten_classes(4000), about={})

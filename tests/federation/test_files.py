@@ -275,7 +275,6 @@ def test_what_waits_for_a_checkpoint_is_there_and_written_once(tmp_path: Path) -
     files.put(5, 2, state(5.0))
     files.keep_only([3, 4])
     assert not list(tmp_path.iterdir())
-    files._recent.clear()  # as where memory is short
     assert [files.get(key)["b"][0].item() for key in (3, 4)] == [2, 4]
     index = files.to_json()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(record["file"] for record in index.values())
@@ -290,6 +289,30 @@ def test_what_waits_is_written_before_it_fills_the_memory(tmp_path: Path) -> Non
     files.wait, files.recent = True, 2 * size_in_bytes(state(0.0))
     for key in range(5):
         files.put(key, 1, state(float(key)))
-        assert sum(size_in_bytes(waiting) for _, waiting in files._waiting.values()) <= files.recent
+        assert sum(map(size_in_bytes, files._recent.values())) <= files.recent
+        assert files._waiting.keys() <= files._recent.keys()
     assert [files.get(key)["b"][0].item() for key in range(5)] == [0, 1, 2, 3, 4]
     assert len(files.to_json()) == len(list(tmp_path.iterdir())) == 5
+
+
+def test_what_no_checkpoint_names_does_not_fill_the_disk(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path, "client")
+    files.wait, files.recent = True, 2 * size_in_bytes(state(0.0))
+    for key in range(5):
+        files.put(key, 0, state(0.0))
+    files.to_json()
+    for round in range(1, 20):
+        for key in range(5):
+            files.put(key, round, state(float(round)))
+        files._pool.shutdown(wait=True)  # type: ignore[union-attr]
+        files._pool = None
+        assert {path.name for path in tmp_path.iterdir()} >= {
+            f"client-{key:05d}-000000.safetensors" for key in range(5)
+        }
+        assert len(list(tmp_path.iterdir())) <= 10
+    files.keep_only([0, 1])
+    files.to_json()
+    files.prune()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"client-{key:05d}-000019.safetensors" for key in range(2)
+    ]

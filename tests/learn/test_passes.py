@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedperl.config import resolve
 from fedperl.engines.cuda.kernels import _one_pass
+from fedperl.learn.local_images import LocalImages
 from fedperl.learn.nets import build_net
+from fedperl.learn.nets.decomposed import Decomposed
+from fedperl.learn.objectives import Batch, Context, Losses, build_objective
 from fedperl.learn.passes import together
 
 
@@ -54,3 +58,48 @@ def test_one_pass_is_several(graph: tuple[bool, ...]) -> None:
         ]
         for one, other in zip(*(torch.autograd.grad(total, every) for total in sums), strict=True):
             assert torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("label_mode", ["train", "eval"])
+@pytest.mark.parametrize("peers", [0, 2])
+@pytest.mark.parametrize("method", ["uda", "fedmatch", "fedperl_raw"])
+def test_objectives_give_the_same_in_one_pass(method: str, peers: int, label_mode: str) -> None:
+    """Losses and gradients of every step on a batch, views of two sizes."""
+    own = {"tau": 0.0, "class_weights": "none", "label_mode": label_mode}
+    settings = resolve({"method": method, "objective": own, "model": {"net": "resnet9"}}).objective
+    images, labels = torch.zeros(20, 3, 16, 16, dtype=torch.uint8), torch.arange(20) % 10
+    data = LocalImages(images, labels, torch.arange(10), torch.arange(10, 20), 10)
+    generator = torch.Generator().manual_seed(1)
+    views = [torch.rand(n, 3, 16, 16, generator=generator, dtype=torch.float64) for n in (4, 6, 6)]
+    asked: list[tuple[bool, ...]] = []
+
+    def net(seed: int) -> nn.Module:
+        plain = build_net("resnet9", 10, seed=seed).double()
+        return Decomposed(plain) if settings.decomposed else plain
+
+    def steps(*, grouped: bool) -> list[list[Tensor]]:
+        trained, helpers = net(1), [net(seed).eval().requires_grad_(False) for seed in range(2, 2 + peers)]
+        if grouped:
+
+            def groups(views: Sequence[Tensor], graph: Sequence[bool]) -> list[Tensor]:
+                asked.append(tuple(graph))
+                return _one_pass(trained, views, graph)
+
+            trained.forward_groups = groups  # type: ignore[assignment]
+        objective = build_objective(settings, Context(data, None, helpers))
+        losses: Losses | None = objective(trained, Batch(views[0], labels[:4], views[1], views[2], progress=0.5))
+        found = []
+        while losses is not None:
+            trained.zero_grad()
+            losses.total.backward()  # type: ignore[no-untyped-call]
+            slopes = [torch.zeros(()) if p.grad is None else p.grad.clone() for p in trained.parameters()]
+            found.append([losses.total.detach(), *slopes])
+            losses = losses.then() if losses.then else None
+        return found
+
+    for ours, theirs in zip(steps(grouped=True), steps(grouped=False), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+    needs = bool(peers)
+    if label_mode == "train":
+        assert asked == [(needs, True)] if method == "fedmatch" else [(True, needs, True)]

@@ -46,6 +46,11 @@ def rounds_bar(*, hidden: bool) -> Progress:
     return bar("rounds", hidden=hidden, number="validation accuracy")
 
 
+def shown(accuracy: float | None) -> str:
+    """Return an accuracy as the bars show it."""
+    return "·" if accuracy is None else f"{accuracy:.3f}"
+
+
 def stopped(what_next: str) -> NoReturn:
     """End after Ctrl-C, saying how to go on."""
     print(f"\nfedperl: stopped; {what_next}", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fedperl.cli.common import AsJson, Quiet, Settings, console, rounds_bar, stopped
+from fedperl.cli.common import AsJson, Quiet, Settings, console, rounds_bar, shown, stopped
 
 Folder = Annotated[Path, typer.Option("--folder", help="The server's folder: keys, roster, runs.")]
 Own = Annotated[Path, typer.Argument(help="The site's folder.")]
@@ -105,7 +105,7 @@ def run(
         attempt = start_run(wanted, out, server.environment(), resume=resume, deadline=deadline, patience=patience)
         with rounds_bar(hidden=quiet or as_json) as progress:
             task = progress.add_task(wanted.name, total=wanted.federation.rounds, accuracy="")
-            watcher = lambda p: progress.update(task, completed=p.round, accuracy=f"{p.accuracy:.3f}")  # noqa: E731
+            watcher = lambda p: progress.update(task, completed=p.round, accuracy=shown(p.accuracy))  # noqa: E731
             follow(out, attempt, wanted.federation.rounds, [watcher])
     except KeyboardInterrupt:
         stopped("the run goes on; `fedperl server status` shows it, `fedperl server stop` ends it")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress
 
-from fedperl.cli.common import AsJson, Quiet, Settings, console, rounds_bar, stopped
+from fedperl.cli.common import AsJson, Quiet, Settings, console, rounds_bar, shown, stopped
 
 if TYPE_CHECKING:
     from fedperl.parallel import Job
@@ -87,7 +87,7 @@ def train(
                 folder,
                 resume=resume,
                 watchers=[
-                    lambda p: progress.update(bar, completed=p.round, total=p.rounds, accuracy=f"{p.accuracy:.3f}"),
+                    lambda p: progress.update(bar, completed=p.round, total=p.rounds, accuracy=shown(p.accuracy)),
                     *([] if tracked is None else [tracked]),
                 ],
             )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedperl.errors import RunError
 from fedperl.evaluate.classification import Probabilities
-from fedperl.federation.client import BATCH_NORM, Client
+from fedperl.federation.client import BATCH_NORM, HELD, Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
@@ -39,7 +39,8 @@ class LocalExchange:
     def kept_by(self, client: int) -> State:
         """Return what a client kept from its last round."""
         kept = self.states.get(client) if client in self.states.records else {}
-        return {name: tensor.clone() for name, tensor in kept.items()}  # its objective may change them in place
+        # Its objective may change them in place, but for the model that it sent.
+        return {name: tensor if name.startswith(HELD) else tensor.clone() for name, tensor in kept.items()}
 
     def remember(self, task: TrainTask, state: State) -> None:
         """Keep what a client wants to find in its next round."""

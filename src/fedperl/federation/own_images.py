@@ -90,12 +90,14 @@ class OwnImages:
         return state_of(self.work.net)
 
     def measure(self, server: Server) -> dict[str, dict[str, float]]:
-        """Return the global model's numbers on the validation images; at the end of a stream's piece, the clients' too.
+        """Return the global model's numbers on the validation images, where it is validated in this round.
+
+        At the end of a stream's piece, the clients' too:
 
         FedMatch reports the mean accuracy of the clients' *local* models in its streaming task: those they last sent.
         """
         found: dict[str, dict[str, float]] = {}
-        if "validation" in self.parts:
+        if "validation" in self.parts and self.config.validates(server.round):
             found["server"] = self.evaluate(server.model.state, "validation")
         federation = self.config.federation
         ends = server.round % federation.rounds_per_step == 0 or server.round == federation.rounds

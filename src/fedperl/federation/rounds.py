@@ -45,7 +45,8 @@ class Progress:
 
     round: int
     rounds: int
-    accuracy: float
+    accuracy: float | None
+    """Of the model that was validated last; None where none was since the start."""
     summary: RoundSummary | None
 
 
@@ -81,7 +82,7 @@ class Rounds:
         self._origin = {"run": server.run, "data": data}
         self.selection = Selection()
         self.round = 0
-        self._accuracy = 0.0
+        self._accuracy: float | None = None
         self.totals: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0, "bytes_evaluation": 0, "void": 0}
         self.totals |= {"rejected": 0, "accepted": 0, "client_rounds": 0, "with_peer": 0, "peers": {}}
 
@@ -140,7 +141,7 @@ class Rounds:
             for watcher in watchers:
                 watcher(Progress(self.round, rounds, accuracy, summary))
 
-    def _one(self, round: int) -> tuple[float, RoundSummary]:
+    def _one(self, round: int) -> tuple[float | None, RoundSummary]:
         with self.watch.measure("server"):
             summary = self.server.absorb(self.exchange.train(self.server.plan(round)))
             self._let_go()
@@ -149,7 +150,7 @@ class Rounds:
             self._let_go()
             accuracy = {e.client: e.numbers["accuracy"] for e in evaluations if "accuracy" in e.numbers}
             with self.watch.measure("validation"):
-                measured = self.measure(self.server) if validates else {}
+                measured = self.measure(self.server)
             own = measured.get("server", {}).get("accuracy")
             whole = accuracy.keys() >= set(self.server.evaluators)
             if validates:

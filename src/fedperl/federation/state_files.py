@@ -47,7 +47,8 @@ class StateFiles:
         """Bytes of states that stay in memory."""
         self.wait = False
         """Whether writing waits for a checkpoint, or until memory is full: what is replaced before is never written."""
-        self._waiting: dict[int, tuple[Record, State]] = {}
+        self._waiting: dict[int, Record] = {}
+        self._named: set[str] = set()
         self._replaced: set[str] = set()
         self._recent: dict[int, State] = {}
         self._recent_bytes = 0
@@ -61,23 +62,26 @@ class StateFiles:
         The tensors are given away: nobody may change them afterwards.
         """
         record = Record(round, f"{self.prefix}-{key:05d}-{round:06d}.safetensors")
-        if key in self.records:
-            self._replaced.add(self.records[key].file)
+        self._replace(key)
         self.records[key] = record
         if self.wait:
-            self._waiting.pop(key, None)
-            self._waiting[key] = record, state
-            self._make_room()
+            self._waiting[key] = record
         else:
             self._begin(key, record, state)
         self._remember(key, {name: state[name] for name in sorted(state)})
 
-    def _make_room(self) -> None:
-        """Write the oldest of what waits, where it is more than may stay in memory."""
-        sizes = {key: size_in_bytes(state) for key, (_, state) in self._waiting.items()}
-        while len(self._waiting) > 1 and sum(sizes[key] for key in self._waiting) > self.recent:
-            key = next(iter(self._waiting))
-            self._begin(key, *self._waiting.pop(key))
+    def _replace(self, key: int) -> None:
+        """Let a file go: with the next checkpoint, or at once where the last one does not name it."""
+        if key not in self.records:
+            return
+        file = self.records[key].file
+        self._waiting.pop(key, None)
+        if file in self._named or not self.wait:
+            self._replaced.add(file)
+            return
+        if key in self._writing:
+            self._settle(key)
+        (self.folder / file).unlink(missing_ok=True)
 
     def _begin(self, key: int, record: Record, state: State) -> None:
         while key in self._writing or len(self._writing) >= WAITING:
@@ -97,9 +101,8 @@ class StateFiles:
         Raises:
             OSError: something could not be.
         """
-        while self._waiting:
-            key = next(iter(self._waiting))
-            self._begin(key, *self._waiting.pop(key))
+        for key in list(self._waiting):
+            self._begin(key, self._waiting.pop(key), self._recent[key])
         for key in list(self._writing):
             self._settle(key)
 
@@ -115,7 +118,10 @@ class StateFiles:
         self._recent[key] = state
         self._recent_bytes += size_in_bytes(state)
         while len(self._recent) > 1 and self._recent_bytes > self.recent:
-            self._forget(next(iter(self._recent)))
+            oldest = next(iter(self._recent))
+            if oldest in self._waiting:
+                self._begin(oldest, self._waiting.pop(oldest), self._recent[oldest])
+            self._forget(oldest)
 
     def _forget(self, key: int) -> None:
         self._recent_bytes -= size_in_bytes(self._recent.pop(key, {}))
@@ -129,10 +135,6 @@ class StateFiles:
         """
         if key in self._recent:
             self._recent[key] = self._recent.pop(key)  # used last
-            return dict(self._recent[key])
-        if key in self._waiting:
-            state = self._waiting[key][1]
-            self._remember(key, {name: state[name] for name in sorted(state)})
             return dict(self._recent[key])
         if key in self._writing:
             self._settle(key)
@@ -164,9 +166,9 @@ class StateFiles:
     def keep_only(self, keys: Iterable[int]) -> None:
         """Forget every other key; `prune` deletes their files."""
         for key in self.records.keys() - set(keys):
+            self._replace(key)
             self._forget(key)
-            self._waiting.pop(key, None)
-            self._replaced.add(self.records.pop(key).file)
+            del self.records[key]
 
     def prune(self) -> None:
         """Delete the files that were replaced or forgotten since the last time."""
@@ -185,6 +187,7 @@ class StateFiles:
     def to_json(self) -> dict[str, Any]:
         """Return the index for the checkpoint, all of it written."""
         self.settle()
+        self._named = {record.file for record in self.records.values()}
         return {str(key): vars(record) for key, record in self.records.items()}
 
     def restore(self, index: dict[str, Any]) -> None:
@@ -197,6 +200,7 @@ class StateFiles:
         missing = [r.file for r in self.records.values() if not (self.folder / r.file).is_file()]
         if missing:
             raise RunError(f"{self.folder / missing[0]}: missing, though the checkpoint names it")
+        self._named = {record.file for record in self.records.values()}
         self.sweep()
 
 

@@ -96,9 +96,16 @@ def next_releases(config: Config, run: Path, store: Store, work: Workspace) -> R
     folder.open()
     try:
         folder.bank.device = folder.models.device = config.device
-        content = folder.restore()
-        if content is None or folder.read_results() is None:
+        if folder.read_results() is None:
             raise RunError(f"{run}: the run is not finished; its results.json is missing")
+        if config.checkpoint_every > config.federation.rounds:  # before anything is put back to where it began
+            raise RunError(
+                f"{run}: checkpoint_every = {config.checkpoint_every}, so that no client's model was kept; wanted at "
+                f"most federation.rounds = {config.federation.rounds}"
+            )
+        content = folder.restore()
+        if content is None:
+            raise RunError(f"{run}: the run is not finished; its checkpoint is missing")
         if len(folder.bank.records) < FEWEST:
             raise RunError(f"{run}: {len(folder.bank.records)} clients have trained; wanted at least {FEWEST}")
         model = GlobalModel(content["model"], folder.models.get(content["model"]))

@@ -73,6 +73,11 @@ def _held_out(
 ) -> tuple[Indices, Indices, Indices]:
     """Return the rows that validate, those that test and those that train, shuffled."""
     n = int(len(manifest) * settings.held_out)
+    if not n:
+        raise DataError(
+            f"partition.held_out = {settings.held_out:g} of {len(manifest)} images is none; wanted at least one to "
+            "validate on, and one to test on"
+        )
     order = generator.permutation(len(manifest))
     if not settings.official_test:
         return order[:n], order[n : 2 * n], order[2 * n :]

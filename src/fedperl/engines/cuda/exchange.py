@@ -26,8 +26,8 @@ PLACE = 3 * 2**30
 """Bytes that a client at 224 px with batches of 16 + 16 images takes, roughly."""
 SHARE = 0.5
 """Of the free memory: what images may fill."""
-STATES = 0.125
-"""Of the free memory: what the last models of clients may fill, that help others."""
+STATES, MOST = 0.0625, 8 * 2**30
+"""Of the free memory, and in bytes: what the last models of clients may fill, and what they keep of their own."""
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ class CudaExchange(LocalExchange):
                 place = self.places[number]
                 try:
                     if not end:
-                        place.begin()
                         going[number] = self._steps(task, place)
+                        place.begin()  # waits for what the client kept, too
                     if number in going:
                         with place.used():
                             for _ in range(1 if end else task.settings.steps):
@@ -188,9 +188,11 @@ def resident(config: Config, image_bytes: int) -> bool:
     return image_bytes < SHARE * free
 
 
-def memory_for_states(device: str) -> int:
+def memory_for_states(config: Config) -> int:
     """Return how many bytes of clients' models may stay on the device; the others are read from files when wanted."""
-    return max(RECENT, int(STATES * torch.cuda.mem_get_info(torch.device(device))[0]))
+    if config.image_memory == "host":
+        return RECENT
+    return max(RECENT, min(MOST, int(STATES * torch.cuda.mem_get_info(torch.device(config.device))[0])))
 
 
 @contextmanager

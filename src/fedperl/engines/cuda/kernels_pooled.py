@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from fedperl.engines.cuda.kernels_common import kernel
 
 BLOCK = 1024  # outputs of one program
-NONE = 4  # in the place of which of the four is the largest: none is above 0
 
 
 @kernel

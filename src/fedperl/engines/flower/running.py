@@ -108,5 +108,5 @@ def _tell(out: Path, told: int, rounds: int, watchers: list[Watcher]) -> int:
         told = line["round"]
         found = [numbers["accuracy"] for numbers in line["validation"].values() if "accuracy" in numbers]
         for watcher in watchers:
-            watcher(Progress(told, rounds, sum(found) / len(found) if found else 0.0, None))
+            watcher(Progress(told, rounds, sum(found) / len(found) if found else None, None))
     return told

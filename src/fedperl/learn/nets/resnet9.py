@@ -41,7 +41,7 @@ class ResNet9(nn.Module):
         x = self.pooled(self.conv3(x))
         x = self.pooled(self.conv4(x))
         x = x + _through(self.pair2, x)
-        # Over all that is left of the image; the adaptive kind says the same, at a third of the speed on a GPU.
+        # Over all that is left of the image; the adaptive kind says the same, slowly on a GPU.
         out: Tensor = self.head(self.dropout(F.max_pool2d(x, x.shape[-2:]).flatten(1)))
         return out
 
