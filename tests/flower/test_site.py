@@ -425,7 +425,7 @@ def test_a_site_answers_a_question_from_beginning_to_end(tmp_path: Path) -> None
 
 RAW, ALONE = "peers.anonymize = false: raw peers never leave", "federation.alone = true: clients that train by"
 REFUSED = {
-    **dict.fromkeys(("fedmatch", "fedmatch_lite", "fedmatch_server", "fedperl_raw"), RAW),
+    **dict.fromkeys(("fedmatch", "fedmatch_fedperl_raw", "fedmatch_lite", "fedmatch_server", "fedperl_raw"), RAW),
     **dict.fromkeys((f"fedperl_{name}_raw" for name in ("gated_similarity", "gated_validation", "validation")), RAW),
     **dict.fromkeys(("local_fixmatch", "local_lower", "local_upper"), ALONE),
 }
