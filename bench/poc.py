@@ -120,8 +120,7 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], 
     """
     chosen, runs, found = SETS[name], paper_runs(find_scale("full")), dict[str, Job]()
     for asked, there in ((seeds, chosen.seeds), (tasks, chosen.tasks), (rows, chosen.rows)):
-        if strange := [str(one) for one in asked if one not in there]:
-            raise ConfigError(f"{strange[0]}: not of set {name!r}, which has {', '.join(map(str, there))}")
+        side_by_side.check_choice(name, asked, there)
     points = (best_point(chosen.best_of),) if chosen.best_of else chosen.grid
     for seed in seeds or chosen.seeds:
         for row in rows or chosen.rows:
@@ -174,15 +173,9 @@ def noted(folder: Path) -> Line:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train what has no line yet: seed by seed, of each the longest first, so that none is waited for at the end."""
-    waiting = []
-    for name in args.sets:
-        every, there = jobs(name, args.out, args.device, args.seeds, args.tasks, args.rows), read(name)
-        missing = [(LINES / f"{name}.jsonl", run, job) for run, job in every.items() if run not in there]
-        waiting += sorted(missing, key=lambda one: (one[2].config.seed, -cost(one[2].config)))
-        print(f"{name}: {len(missing)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
-    said = lambda line: f"{100 * accuracy(line):.2f}"  # noqa: E731
-    side_by_side.train(waiting, noted, said, workers=args.workers, device=args.device)
+    """Train what has no line yet."""
+    plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.tasks, args.rows)  # noqa: E731
+    side_by_side.train_sets(args, LINES, plan, noted, lambda line: f"{100 * accuracy(line):.2f}", cost)
 
 
 def accuracy(line: Line) -> float:
@@ -194,21 +187,9 @@ def accuracy(line: Line) -> float:
 
 def main() -> None:
     """Train what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", choices=SETS, nargs="+", metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--workers", type=int, default=12)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[])
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[])
-    parser.add_argument("--rows", nargs="+", choices=[*POC], default=[])
-    parser.add_argument("--out", type=Path, default=Path("runs/poc"), help="folder for the runs while they go on")
-    args = parser.parse_args()
-    if args.workers < 1:
-        parser.error(f"--workers {args.workers}; wanted at least 1")
-    try:
-        train(args)
-    except ConfigError as error:
-        raise SystemExit(f"poc: {error}") from None
+    parser = side_by_side.parser_of(__doc__ or "", SETS)
+    parser.add_argument("--tasks", nargs="+", default=[])
+    train(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ machines are merged by putting their lines together. Where NVIDIA's MPS server r
 taking turns.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -16,8 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedperl.errors import ConfigError
 from fedperl.files import append_durably
 from fedperl.parallel import Job, run_jobs
+from fedperl.settings import Config
 
 Line = dict[str, Any]
 
@@ -39,6 +42,66 @@ def append(path: Path, line: Line) -> None:
     path.chmod(0o644)
 
 
+def parser_of(doc: str, sets: Iterable[str]) -> argparse.ArgumentParser:
+    """Return the command line that those who train sets of runs share."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", choices=[*sets], nargs="+", metavar="SET", help=", ".join(sets))
+    parser.add_argument("--workers", type=_some, default=12, help="runs side by side")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
+    parser.add_argument("--rows", nargs="+", default=[])
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the runs while they go on")
+    return parser
+
+
+def _some(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}; wanted at least 1")
+    return int(text)
+
+
+def check_choice(name: str, asked: Iterable[object], there: Iterable[object]) -> None:
+    """Refuse what is not of a set.
+
+    Raises:
+        ConfigError: naming it, and what the set has.
+    """
+    if strange := [str(one) for one in asked if one not in there]:
+        raise ConfigError(f"{strange[0]}: not of set {name!r}, which has {', '.join(map(str, there))}")
+
+
+def train_sets(
+    args: argparse.Namespace,
+    folder: Path,
+    jobs: Callable[[str], dict[str, Job]],
+    make: Callable[[Path], Line],
+    headline: Callable[[Line], str],
+    cost: Callable[[Config], float],
+) -> None:
+    """Train what of some sets has no line yet: seed by seed, of each the longest first, so that none is waited for.
+
+    Args:
+        folder: of the files of lines, one a set.
+        jobs: the runs of a set by the names of their lines.
+        make: what a line has besides, from the folder of a finished run.
+        headline: what is printed of a line.
+        cost: how long a run takes, roughly.
+    Raises:
+        SystemExit: some runs failed, the others have their lines; or a setting cannot be used.
+    """
+    waiting = []
+    for name in args.sets:
+        path = folder / f"{name}.jsonl"
+        try:
+            every = jobs(name)
+        except ConfigError as error:
+            raise SystemExit(f"{Path(sys.argv[0]).stem}: {error}") from None
+        missing = [(path, run, job) for run, job in every.items() if run not in read(path)]
+        waiting += sorted(missing, key=lambda one: (one[2].config.seed, -cost(one[2].config)))
+        print(f"{name}: {len(missing)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
+    train(waiting, make, headline, workers=args.workers, device=args.device)
+
+
 def train(
     jobs: Iterable[tuple[Path, str, Job]],
     make: Callable[[Path], Line],
@@ -47,12 +110,8 @@ def train(
     workers: int,
     device: str,
 ) -> None:
-    """Train runs that have no line yet, in this order.
+    """Train runs in this order; each becomes a line of its file, under its name there.
 
-    Args:
-        jobs: the file of each run's line, its name there, and the run.
-        make: what a line has besides, from the folder of a finished run.
-        headline: what is printed of a line.
     Raises:
         SystemExit: some failed; the others have their lines.
     """

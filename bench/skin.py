@@ -1,0 +1,201 @@
+"""The paper's experiments on real lesions (bench/skin.toml), many runs side by side.
+
+    python bench/skin.py SET [SET ...] [--workers 12] [--device cuda] [--seeds 1 2 3] [--rows ...]
+
+A set is some rows of the paper's tables and figures, and a few beyond them: see GROUPS. `rates` chooses the learning
+rate that the others take, on validation images. A run becomes a line of docs/results/skin/SET.jsonl
+(bench/side_by_side.py) with its confusion matrices by client, who helped whom, and, where the clinical photographs of
+client 8 were kept out of training, what its model says of them.
+"""
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import fmean
+
+import side_by_side
+from side_by_side import Line
+
+from fedperl.config import Table, merged, resolve
+from fedperl.data.store import Store
+from fedperl.errors import ConfigError
+from fedperl.evaluating import evaluate
+from fedperl.federation.run_folder import RunFolder
+from fedperl.paper.runs import find_scale, paper_runs
+from fedperl.parallel import Job
+from fedperl.settings import Config
+
+SCALE = Path(__file__).with_name("skin.toml")
+LINES = Path(__file__).parents[1] / "docs" / "results" / "skin"
+UNSEEN = "PAD-UFES"
+CHOICE = "per_client_best"
+
+BEYOND: dict[str, tuple[str, Table]] = {
+    "FedIRM": ("fedirm", {}),
+    "CBAFed": ("cbafed", {}),
+    "RSCFed": ("rscfed", {}),
+    "FedPerl T=2, recommended": ("fedperl", {"privacy": "recommended"}),
+    "FedPerl T=3, hospital": (
+        "fedperl",
+        {
+            "privacy": "hospital",
+            "peers": {"T": 3, "k_min": 3},
+            "federation": {"cohort": 5, "quorum": 4, "robust": "clip"},
+        },
+    ),
+}
+"""Rows that the paper does not have: their methods and settings."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are trained together."""
+
+    rows: tuple[str, ...]
+    seeds: tuple[int, ...] = (1,)
+    rates: tuple[float, ...] = ()
+    """Learning rates to choose from, each trained; else the one that was chosen."""
+
+
+GROUPS = {
+    "rates": Group(("Lower", "SSFL"), rates=(1e-4, 2e-4, 5e-4)),
+    "core": Group(
+        (
+            "Lower",
+            "SSFL",
+            "Random peers",
+            "FedMatch+",
+            "FedPerl raw T=2",
+            "FedPerl T=2",
+            "gated similarity 95",
+            "FedIRM",
+            "CBAFed",
+            "Upper",
+        ),
+        (1, 2, 3),
+    ),
+    "sizes": Group(("FedPerl raw T=1", "FedPerl T=3", "FedPerl T=4", "FedPerl T=5")),
+    "policies": Group(
+        (
+            "validation",
+            *(f"gated validation {rho}" for rho in (75, 85, 95)),
+            *(f"gated similarity {rho}" for rho in (75, 85)),
+        )
+    ),
+    "outlier": Group(
+        tuple(f"without outlier: {row}" for row in ("Lower", "SSFL", "FedMatch+", "FedPerl T=2", "Upper"))
+    ),
+    "local": Group(("Local lower", "Local FixMatch", "Local upper")),
+    "scenarios": Group(
+        (
+            "server: SSFL",
+            "server: FedPerl T=2",
+            "few: Lower 30%",
+            "few: SSFL 30%",
+            "few: FedIRM 30%",
+            "few: FedPerl 30%",
+        )
+    ),
+    "more": Group(("FedMatch", *(row for row in BEYOND if row not in ("FedIRM", "CBAFed")))),
+}
+
+
+def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -> dict[str, Job]:
+    """Return the runs of a group by name, or some of them.
+
+    Raises:
+        ConfigError: seeds or rows that are not of the group, or no learning rate was chosen yet.
+    """
+    group, scale = GROUPS[name], find_scale(str(SCALE))
+    runs = {row: (run.method, run.settings) for row, run in paper_runs(scale).items()}
+    runs |= {row: (method, merged(scale.settings, own)) for row, (method, own) in BEYOND.items()}
+    for asked, there in ((seeds, group.seeds), (rows, group.rows)):
+        side_by_side.check_choice(name, asked, there)
+    found = {}
+    for seed in seeds or group.seeds:
+        for row in rows or group.rows:
+            method, settings = runs[row]
+            for rate in group.rates or (chosen_rate(),):
+                run = f"{row}, {f'lr {rate:g}, ' if group.rates else ''}seed {seed}"
+                own = {"name": f"{method} {seed}", "method": method, "seed": seed, "device": device}
+                table = merged(settings, own, {"optimizer": {"lr": rate}})
+                folder = out / name / re.sub(r"[^\w.=%+]+", "-", run)
+                found[run] = Job(f"{name}: {run}", resolve(table, (), source=run), folder)
+    return found
+
+
+def chosen_rate() -> float:
+    """Return the learning rate with the best validation accuracy, the mean over the rows it was tried with.
+
+    Raises:
+        ConfigError: not all were tried yet.
+    """
+    group, lines = GROUPS["rates"], read("rates")
+    (seed,) = group.seeds
+    found = {}
+    for rate in group.rates:
+        names = [f"{row}, lr {rate:g}, seed {seed}" for row in group.rows]
+        if missing := [name for name in names if name not in lines]:
+            raise ConfigError(f"{missing[0]}: not trained; wanted all of group 'rates' first")
+        found[rate] = fmean(lines[name]["results"]["validation"][CHOICE]["accuracy"] for name in names)
+    return max(found, key=lambda rate: found[rate])
+
+
+def read(name: str) -> dict[str, Line]:
+    """Return the lines of a group by the names of their runs."""
+    return side_by_side.read(LINES / f"{name}.jsonl")
+
+
+@cache
+def _store(source: str) -> Store:
+    return Store.open(Path(source))
+
+
+def noted(folder: Path, *, device: str) -> Line:
+    """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw."""
+    curves = json.loads((folder / "curves.json").read_text())
+    choice = CHOICE if CHOICE in curves["chosen"] else "last"
+    found: Line = {
+        "confusion": {
+            client: curves["sums"][key]["test"]["confusion"] for client, key in curves["chosen"][choice].items()
+        }
+    }
+    helped = Counter[str]()
+    if (folder / "metrics.jsonl").exists():  # not of clients that train alone
+        for line in side_by_side.metrics(folder):
+            for client, members in line.get("committees", {}).items():  # `hospital` tells nobody
+                helped.update(f"{member} {client}" for member in members)
+    found["helped"] = dict(sorted(helped.items()))
+    config = RunFolder(folder).read_config()
+    if config.federation.exclude and (folder / "models" / "global_best.safetensors").exists():
+        asked = partial(evaluate, folder, _store(config.data.source), source=UNSEEN, device=device)
+        said = asked(model="global_best")
+        found["unseen"] = {key: said[key] for key in ("images", "left_out_as_seen", "classes", "malignancy")}
+        found["unseen"]["calibration"] = said["calibration"]["classes"]
+    return found
+
+
+def cost(config: Config) -> float:
+    """Return how long a run takes, roughly."""
+    return config.federation.cohort * {"supervised": 1.0, "fedirm": 3.0}.get(config.objective.kind, 2.0)
+
+
+def headline(line: Line) -> str:
+    """Return weighted and macro F1, the mean over clients."""
+    tested = line["results"]["test"].get(CHOICE) or line["results"]["test"]["last"]
+    means = [fmean(numbers[metric] for numbers in tested.values()) for metric in ("weighted_f1", "macro_f1")]
+    return f"weighted F1 {means[0]:.3f}, macro F1 {means[1]:.3f}"
+
+
+def main() -> None:
+    """Train what is asked for."""
+    args = side_by_side.parser_of(__doc__ or "", GROUPS).parse_args()
+    plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.rows)  # noqa: E731
+    side_by_side.train_sets(args, LINES, plan, partial(noted, device=args.device), headline, cost)
+
+
+if __name__ == "__main__":
+    main()

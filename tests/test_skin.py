@@ -1,0 +1,65 @@
+"""The runs on real lesions: every row resolves, the rate is chosen on validation images, lines say who helped."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fedperl.errors import ConfigError
+from fedperl.training import train
+from tests.conftest import small_config, small_store
+
+BENCH = Path(__file__).parents[1] / "bench"
+
+
+@pytest.fixture(name="skin")
+def _skin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    for name in ("side_by_side", "skin"):
+        sys.modules.pop(name, None)
+    module = importlib.import_module("skin")
+    monkeypatch.setattr(module, "LINES", tmp_path / "lines")
+    return module
+
+
+def tried(skin: ModuleType, *accuracies: float) -> None:
+    for run, accuracy in zip(skin.jobs("rates", Path(), "cpu", [], []), accuracies, strict=True):
+        results = {"validation": {"per_client_best": {"accuracy": accuracy}}}
+        skin.side_by_side.append(skin.LINES / "rates.jsonl", {"run": run, "results": results})
+
+
+def test_every_row_resolves_with_the_rate_that_was_chosen(skin: ModuleType) -> None:
+    with pytest.raises(ConfigError, match="Lower, lr 0.0001, seed 1: not trained; wanted all of group 'rates' first"):
+        skin.jobs("core", Path(), "cpu", [], [])
+    tried(skin, 0.70, 0.60, 0.65, 0.40, 0.60, 0.64)  # lr 1e-4, 2e-4, 5e-4 of Lower, then of SSFL
+    folders = set()
+    for name in (name for name in skin.GROUPS if name != "rates"):
+        for job in skin.jobs(name, Path(), "cpu", [], []).values():
+            assert job.config.optimizer.lr == 5e-4
+            assert (job.config.federation.rounds, job.config.data.size) == (300, 112)
+            assert job.out not in folders
+            folders.add(job.out)
+    assert len(skin.jobs("core", Path(), "cpu", [], [])) == 30
+    with pytest.raises(ConfigError, match="4: not of set 'core', which has 1, 2, 3"):
+        skin.jobs("core", Path(), "cpu", [4], [])
+
+
+def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    results = train(small_config(method="fedperl"), folder, store=small_store())
+    found = skin.noted(folder, device="cpu")
+    rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    helped = np.zeros((5, 5), dtype=int)
+    for line in rounds:
+        for client, members in line["committees"].items():
+            for member in members:
+                helped[member, int(client)] += 1
+    assert found["helped"] == {f"{a} {b}": int(n) for (a, b), n in np.ndenumerate(helped) if n}
+    for client, numbers in results["test"]["per_client_best"].items():
+        matrix = np.array(found["confusion"][client])
+        assert np.trace(matrix) / matrix.sum() == pytest.approx(numbers["accuracy"])
+    assert "unseen" not in found
