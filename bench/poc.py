@@ -40,10 +40,8 @@ class Set:
     """The set whose grid's best point, on validation images, is added to the settings."""
 
 
-LOWER, FIVE = (
-    "FedAvg, labelled images",
-    ("federation.batch=108", "federation.steps=5", "objective.labelled_weight=10.0"),
-)
+LOWER = "FedAvg, labelled images"
+FIVE = ("federation.batch=108", "federation.steps=5", "objective.labelled_weight=10.0")
 TRAINED = ("objective.labelled_weight=1.0", "federation.rounds=300", "optimizer.schedule=cosine")
 SETS = {
     "published": Set("FedMatch's published setting"),
@@ -131,7 +129,7 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], 
                     own = {"name": f"{task} {run.method} {seed}", "method": run.method, "seed": seed, "device": device}
                     changed = ["checkpoint_every=1000", "federation.validate_every=10", *chosen.settings, *point]
                     config = resolve(merged(run.settings, own), changed, source=title)
-                    found[title] = Job(f"{name}: {title}", config, out / name / re.sub(r"[^\w.=]+", "-", title))
+                    found[title] = Job(f"{name}: {title}", config, out / "poc" / name / re.sub(r"[^\w.=]+", "-", title))
     return found
 
 

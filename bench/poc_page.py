@@ -30,7 +30,6 @@ T95 = {2: 12.706, 3: 4.303}
 """Student's t, 97.5 %, by the number of seeds."""
 ASIDE = ("name", "device", "threads", "checkpoint_every")
 """Settings that change no number."""
-SIGMA_PSI = "sigma + psi"
 PAPERS_NAME = {"FedPerl raw, sigma + psi": "FedPerl raw", "FedPerl, sigma + psi": "FedPerl"}
 
 WORTH = {
@@ -191,6 +190,17 @@ def missing(name: str) -> list[str]:
     return found
 
 
+def unfinished() -> list[str]:
+    """Return the sets but the published one of which runs are missing, and how many."""
+    found = []
+    for name, chosen in SETS.items():
+        planned = len(chosen.rows) * len(chosen.tasks) * len(chosen.seeds) * len(chosen.grid)
+        left = planned - len(read(name))
+        if left and name != "published":
+            found.append(f"`{name}` ({chosen.about}): {left} of {planned} runs")
+    return found
+
+
 def check_settings() -> None:
     """Refuse lines that were trained with other settings than their set has now.
 
@@ -304,6 +314,8 @@ def page() -> str:
     gaps = missing("published")
     if gaps:
         text += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
+    if others := unfinished():
+        text += [f"**Of the other sets of `bench/poc.py` not trained yet:** {'; '.join(others)}.", ""]
     text += ["## What holds", "", *findings(lines), ""]
     text += ["## What is worth how much", "", *worth(lines), ""]
     text += ["## Where we are more than 3 points off the paper", ""]
@@ -330,8 +342,8 @@ def again(lines: Lines) -> list[str]:
     """Return how a cell is trained once more, and what came of it."""
     found = read("again")
     text = ["## Once more", "", "One cell anew:", "", "```bash", AGAIN, "```", ""]
+    row, task = SETS["again"].rows[0], SETS["again"].tasks[0]
     if found:
-        row, task = SETS["again"].rows[0], SETS["again"].tasks[0]
         text.append(f"{row}, {TITLES[task]}: {cell(found, task, row)}; above {cell(lines, task, row)}.")
     return text
 

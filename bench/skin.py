@@ -122,7 +122,7 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
                 run = f"{row}, {f'lr {rate:g}, ' if group.rates else ''}seed {seed}"
                 own = {"name": f"{method} {seed}", "method": method, "seed": seed, "device": device}
                 table = merged(settings, own, {"optimizer": {"lr": rate}})
-                folder = out / name / re.sub(r"[^\w.=%+]+", "-", run)
+                folder = out / "skin" / name / re.sub(r"[^\w.=%+]+", "-", run)
                 found[run] = Job(f"{name}: {run}", resolve(table, (), source=run), folder)
     return found
 

@@ -139,7 +139,7 @@ def test_each_finished_run_is_a_line_and_is_not_trained_again(
         assert len(one["validation"]) == len(one["accepted"]) == 1
         assert bool(one["results"]["local"]) == name.startswith("fmnist")
         assert one["settings"]["federation"]["rounds"] == 10
-    assert not list((tmp_path / "runs" / "small").iterdir())
+    assert not list((tmp_path / "runs" / "poc" / "small").iterdir())
     capsys.readouterr()
     poc.train(asked)
     assert "0 of 2 runs to train" in capsys.readouterr().out
@@ -189,3 +189,15 @@ def test_findings_say_what_the_numbers_say(page: ModuleType) -> None:
 def test_one_of_each_is_said_only_where_it_is_so(page: ModuleType, of_global: float, own: float, said: bool) -> None:
     found = page.findings({"fmnist_noniid: FedPerl raw, seed 1": line("", of_global, own)})
     assert ("look like one of each" in found[-1]) == said
+
+
+def test_sets_that_are_not_trained_are_named(poc: ModuleType, page: ModuleType) -> None:
+    planned = {name: len(poc.jobs(name, Path(), "cpu", [], [], [])) for name in poc.SETS if name != "trained"}
+    planned |= {"trained": 18}
+    del planned["published"]
+    assert [text.split("`")[1] for text in page.unfinished()] == list(planned)
+    for text, count in zip(page.unfinished(), planned.values(), strict=True):
+        assert text.endswith(f": {count} of {count} runs")
+    for seed in (1, 2, 3):
+        poc.side_by_side.append(poc.LINES / "again.jsonl", line(f"cifar10_iid: FedPerl, seed {seed}", 0.5))
+    assert not any("`again`" in text for text in page.unfinished())
