@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean
 
 import side_by_side
+import torch
+from safetensors.torch import load_file
 from side_by_side import Line
 
 from fedperl.config import merged, resolve
@@ -40,9 +42,22 @@ class Set:
     """The set whose grid's best point, on validation images, is added to the settings."""
 
 
+def _point(kind: str, lr: float, steps: int, weak: str = "none") -> tuple[str, ...]:
+    momentum = ["optimizer.momentum=0.9"] if kind == "sgd" else []
+    return (
+        f"optimizer.kind={kind}",
+        f"optimizer.lr={lr}",
+        *momentum,
+        f"federation.steps={steps}",
+        f"views.weak={weak}",
+    )
+
+
 LOWER = "FedAvg, labelled images"
 FIVE = ("federation.batch=108", "federation.steps=5", "objective.labelled_weight=10.0")
 TRAINED = ("objective.labelled_weight=1.0", "federation.rounds=300", "optimizer.schedule=cosine")
+HALF = "federation.unlabelled_batch=49"
+IN_PROPORTION = ("objective.fedmatch.closeness=1.0", "objective.fedmatch.sparsity=1e-5")
 SETS = {
     "published": Set("FedMatch's published setting"),
     "released": Set(
@@ -76,36 +91,54 @@ SETS = {
     "five_steps": Set("SL in five steps of 108 images, its loss times 10", FIVE, ("FedAvg-SL",), TASKS[:2], (1,)),
     "heavy": Set("SL with its loss times 10", ("objective.labelled_weight=10.0",), ("FedAvg-SL",), TASKS[:2], (1,)),
     "again": Set("one cell of the published setting once more", rows=("FedPerl",), tasks=TASKS[:1]),
+    "louder": Set(
+        "weights that start at 2 instead of 1.2 times the usual, where FedMatch's psi is drawn to",
+        ("model.init_scale=2.0",),
+        (LOWER,),
+    ),
     "grid": Set(
-        "labelled images alone, by optimiser, rate, steps and weak views",
+        "labelled images alone, by optimiser, rate and weak views",
         TRAINED,
         (LOWER,),
         TASKS[:1],
         (1,),
-        tuple(
-            (
-                f"optimizer.kind={kind}",
-                f"optimizer.lr={lr}",
-                *(["optimizer.momentum=0.9"] if kind == "sgd" else []),
-                f"federation.steps={steps}",
-                f"views.weak={weak}",
-            )
-            for kind, lr, steps, weak in (
-                ("sgd", 0.003, 10, "geometric"),
-                ("sgd", 0.01, 10, "geometric"),
-                ("sgd", 0.03, 10, "geometric"),
-                ("sgd", 0.01, 10, "none"),
-                ("sgd", 0.01, 25, "geometric"),
-                ("adam", 0.0003, 10, "geometric"),
-            )
+        (
+            *(_point("sgd", lr, 10, "geometric") for lr in (0.003, 0.01, 0.03)),
+            *(_point("sgd", lr, 10) for lr in (0.01, 0.03)),
+            _point("adam", 0.0003, 10, "geometric"),
         ),
+    ),
+    "steady": Set(
+        "labelled images alone, by optimiser, rate and steps",
+        TRAINED,
+        (LOWER,),
+        TASKS[:1],
+        grid=(
+            *(_point("sgd", lr, steps) for lr, steps in ((0.03, 10), (0.01, 10), (0.01, 20))),
+            *(_point("adam", lr, 20) for lr in (0.0003, 0.001)),
+        ),
+    ),
+    "steady_fedmatch": Set(
+        "FedMatch, by optimiser",
+        (*TRAINED, HALF, *IN_PROPORTION),
+        ("FedMatch",),
+        TASKS[:1],
+        (1,),
+        (_point("sgd", 0.003, 20), _point("adam", 0.0003, 20)),
     ),
     "trained": Set(
         "trained well",
-        TRAINED,
-        (LOWER, "FedAvg-SL", "FedAvg-FixMatch", "FedMatch", "FedPerl raw", "FedPerl"),
+        (*TRAINED, HALF),
+        (LOWER, "FedAvg-SL", "FedAvg-FixMatch", "FedPerl raw", "FedPerl"),
         TASKS[:1],
-        best_of="grid",
+        best_of="steady",
+    ),
+    "trained_fedmatch": Set(
+        "FedMatch trained well",
+        (*TRAINED, HALF, *IN_PROPORTION),
+        ("FedMatch",),
+        TASKS[:1],
+        best_of="steady_fedmatch",
     ),
 }
 
@@ -142,17 +175,30 @@ def cost(config: Config) -> float:
 
 
 def best_point(name: str) -> tuple[str, ...]:
-    """Return the point of a set's grid that was best on validation images in the end.
+    """Return the point of a set's grid that was best on validation images in the end, over its seeds.
 
     Raises:
         ConfigError: not all of them are trained.
     """
+    found = validation(name)
+    for point, by_seed in found.items():
+        if missing := [seed for seed in SETS[name].seeds if seed not in by_seed]:
+            raise ConfigError(f"{', '.join(point)}, seed {missing[0]}: not trained; wanted all of set {name!r} first")
+    return max(found, key=lambda point: fmean(found[point].values()))
+
+
+def validation(name: str) -> dict[tuple[str, ...], dict[int, float]]:
+    """Return the last validation accuracy of each point of a set's grid by seed, of what is trained."""
     chosen, lines = SETS[name], read(name)
-    (row,), (task,), (seed,) = chosen.rows, chosen.tasks, chosen.seeds
-    titles = {point: ", ".join((f"{task}: {row}", *point, f"seed {seed}")) for point in chosen.grid}
-    if missing := [title for title in titles.values() if title not in lines]:
-        raise ConfigError(f"{missing[0]}: not trained; wanted all of set {name!r} first")
-    return max(chosen.grid, key=lambda point: lines[titles[point]]["validation"][-1])
+    (row,), (task,) = chosen.rows, chosen.tasks
+    titles = {
+        point: {seed: ", ".join((f"{task}: {row}", *point, f"seed {seed}")) for seed in chosen.seeds}
+        for point in chosen.grid
+    }
+    return {
+        point: {seed: lines[title]["validation"][-1] for seed, title in by_seed.items() if title in lines}
+        for point, by_seed in titles.items()
+    }
 
 
 def read(name: str) -> dict[str, Line]:
@@ -161,10 +207,18 @@ def read(name: str) -> dict[str, Line]:
 
 
 def noted(folder: Path) -> Line:
-    """Return, every ten rounds, validation accuracy and the share of unlabelled images that taught something."""
+    """Return, every ten rounds, validation accuracy and the share of unlabelled images that taught something.
+
+    And how large the last weights are, with sigma + psi the sum.
+    """
     rounds = side_by_side.metrics(folder)
     shares = [[one["accepted"] for one in line["numbers"].values() if "accepted" in one] for line in rounds[9::10]]
+    state = load_file(folder / "models" / "last.safetensors")
+    psi = {name.removeprefix("psi."): value for name, value in state.items() if name.startswith("psi.")}
+    kept = {name.removeprefix("sigma."): value for name, value in state.items() if not name.startswith("psi.")}
+    summed = [value + psi.get(name, 0) for name, value in kept.items()]
     return {
+        "norm": round(float(torch.cat([value.flatten() for value in summed]).norm()), 3),
         "accepted": [round(fmean(some), 4) for some in shares if some],
         "validation": [round(line["server"]["accuracy"], 4) for line in rounds if "server" in line],
     }

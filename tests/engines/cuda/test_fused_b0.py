@@ -63,6 +63,12 @@ def _mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.fixture(autouse=True)
+def _exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the reference round to 11 bits on a GPU unless told otherwise."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.fixture(name="wide_tiles")
 def _wide_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few large tiles for whole networks: the interpreter's time goes by the number of operations, not their size."""
