@@ -6,16 +6,14 @@ With `--check` nothing is written: it fails where the page is not what the lines
 other settings than its set has now, or where a cell is more than 3 points off the paper's and nothing says why.
 """
 
-import argparse
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from poc import LINES, LOWER, SETS, accuracy, best_point, jobs, read, validation
-from side_by_side import Line
+from side_by_side import Line, check_lines, run_page, table, where_and_when
 
 from fedperl.errors import ConfigError
 from fedperl.paper.printed import printed
@@ -28,8 +26,6 @@ FAR = 3.0
 """Points beyond which a cell wants a sentence."""
 T95 = {2: 12.706, 3: 4.303}
 """Student's t, 97.5 %, by the number of seeds."""
-ASIDE = ("name", "device", "threads", "checkpoint_every")
-"""Settings that change no number."""
 PAPERS_NAME = {"FedPerl raw, sigma + psi": "FedPerl raw", "FedPerl, sigma + psi": "FedPerl"}
 
 WORTH = {
@@ -128,11 +124,6 @@ def difference(one: Numbers, other: Numbers) -> str:
     return f"{mean:+.2f} ± {half:.2f}{'*' if abs(mean) > half else ''}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table."""
-    return [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
 def paper_value(task: str, row: str) -> list[float] | None:
     """Return the paper's mean and deviation."""
     found = printed("table1").get(PAPERS_NAME.get(row, row), {}).get(task)
@@ -202,40 +193,12 @@ def unfinished() -> list[str]:
 
 
 def check_settings() -> None:
-    """Refuse lines that were trained with other settings than their set has now.
-
-    Raises:
-        ConfigError: naming the first.
-    """
+    """Refuse lines that were trained with other settings than their set has now."""
     for name, chosen in SETS.items():
         lines = read(name)
         if not lines or (chosen.best_of and not read(chosen.best_of)):
             continue
-        planned = jobs(name, Path(), "cuda", [], [], [])
-        for run, line in lines.items():
-            if run not in planned:
-                raise ConfigError(f"{name}: {run}: no such run is planned")
-            now = planned[run].config.model_dump(mode="json", exclude_defaults=True)
-            if _plain(line["settings"]) != _plain(now):
-                raise ConfigError(f"{name}: {run}: was trained with other settings than the set has now")
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    federation = {key: value for key, value in settings["federation"].items() if key != "validate_every"}
-    return {key: value for key, value in settings.items() if key not in ASIDE} | {"federation": federation}
-
-
-def where_and_when(lines: Lines) -> str:
-    """Return device, dates and times of some runs."""
-    devices = ", ".join(sorted({line["device"] for line in lines.values()}))
-    dates = ", ".join(sorted({line["date"] for line in lines.values()}))
-    beside = sorted({line["side_by_side"] for line in lines.values()})
-    times = [line["results"]["seconds_this_start"] for line in lines.values()]
-    many = f"{beside[0]} to {beside[-1]}" if len(beside) > 1 else str(beside[0])
-    return (
-        f"{len(lines)} runs on one {devices}, {dates}, {many} side by side; a run took "
-        f"{statistics.median(times):.0f} s ({min(times):.0f} to {max(times):.0f}) while the others ran beside it."
-    )
+        check_lines(name, lines, jobs(name, Path(), "cuda", [], [], []), ["validate_every"])
 
 
 def variants(published: Lines) -> list[str]:
@@ -257,7 +220,7 @@ def variants(published: Lines) -> list[str]:
                 rows.append(cells)
         head = ["", *(text for task in SETS[name].tasks for text in (TITLES[task], "as above", "paper"))]
         about = SETS[name].about
-        found += [f"**{about[0].upper()}{about[1:]}.** {where_and_when(lines)}", "", *table(head, rows), ""]
+        found += [f"**{about[0].upper()}{about[1:]}.** {where_and_when(lines.values())}", "", *table(head, rows), ""]
     return found
 
 
@@ -271,7 +234,7 @@ def trained() -> list[str]:
         if not read(name):
             continue
         settings = ", ".join(f"`{one}`" for one in (*chosen.settings, *best_point(chosen.best_of)))
-        text += [f"{chosen.about[0].upper()}{chosen.about[1:]}: {settings}. {where_and_when(read(name))}", ""]
+        text += [f"{chosen.about[0].upper()}{chosen.about[1:]}: {settings}. {where_and_when(read(name).values())}", ""]
         for row in chosen.rows:
             own = cell(lines, task, row)
             rows.append([row, str(own), "" if row == LOWER else difference(own, base)])
@@ -296,7 +259,7 @@ def page() -> str:
         "",
         "The paper's first table: FedMatch's three tasks, a ResNet-9 from scratch. Made by `python bench/poc_page.py` "
         "from the results of every run in [poc/](poc). Accuracy in percent, mean ± standard deviation over seeds 1 to "
-        f"3. {where_and_when(lines)}",
+        f"3. {where_and_when(lines.values())}",
         "",
         *table1(lines),
         "",
@@ -447,18 +410,12 @@ def by_seed(lines: Lines) -> list[str]:
 
 def main() -> None:
     """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args()
-    try:
+
+    def made() -> dict[Path, str]:
         check_settings()
-        made = page()
-    except ConfigError as error:
-        raise SystemExit(f"poc_page: {error}") from None
-    if not args.check:
-        PAGE.write_text(made)
-    elif not PAGE.exists() or PAGE.read_text() != made:
-        raise SystemExit(f"poc_page: {PAGE.name} is not what the lines give; wanted: python bench/poc_page.py")
+        return {PAGE: page()}
+
+    run_page(__doc__ or "", made)
 
 
 if __name__ == "__main__":

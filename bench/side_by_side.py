@@ -10,9 +10,10 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 
 Line = dict[str, Any]
+ASIDE = ("name", "device", "threads", "checkpoint_every")
+"""Settings that change no number."""
 
 
 def read(path: Path) -> dict[str, Line]:
@@ -164,6 +167,66 @@ def shortened(found: Any) -> Any:
 def metrics(folder: Path) -> list[Line]:
     """Return the rounds of a finished run."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_lines(name: str, lines: Mapping[str, Line], planned: Mapping[str, Job], aside: Sequence[str] = ()) -> None:
+    """Refuse lines that were trained with other settings than their set has now.
+
+    Args:
+        aside: settings of the federation that change none of the numbers in question.
+    Raises:
+        ConfigError: naming the first.
+    """
+    for run, line in lines.items():
+        if run not in planned:
+            raise ConfigError(f"{name}: {run}: no such run is planned")
+        now = planned[run].config.model_dump(mode="json", exclude_defaults=True)
+        if _plain(line["settings"], aside) != _plain(now, aside):
+            raise ConfigError(f"{name}: {run}: was trained with other settings than the set has now")
+
+
+def _plain(settings: Line, aside: Sequence[str]) -> Line:
+    federation = {key: value for key, value in settings["federation"].items() if key not in aside}
+    return {key: value for key, value in settings.items() if key not in ASIDE} | {"federation": federation}
+
+
+def run_page(doc: str, make: Callable[[], dict[Path, str]]) -> None:
+    """Write pages, or with `--check` compare them with what is there.
+
+    Raises:
+        SystemExit: a page is another, or cannot be made.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    args, command = parser.parse_args(), Path(sys.argv[0]).stem
+    try:
+        made = make()
+    except ConfigError as error:
+        raise SystemExit(f"{command}: {error}") from None
+    for page, text in made.items():
+        if not args.check:
+            page.write_text(text)
+        elif not page.exists() or page.read_text() != text:
+            raise SystemExit(f"{command}: {page.name} is not what the lines give; wanted: python bench/{command}.py")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a Markdown table."""
+    return [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def where_and_when(lines: Iterable[Line]) -> str:
+    """Return device, dates and times of some runs."""
+    some = list(lines)
+    devices = ", ".join(sorted({line["device"] for line in some}))
+    dates = ", ".join(sorted({line["date"] for line in some}))
+    beside = sorted({line["side_by_side"] for line in some})
+    times = [line["results"]["seconds_this_start"] for line in some]
+    many = f"{beside[0]} to {beside[-1]}" if len(beside) > 1 else str(beside[0])
+    return (
+        f"{len(some)} runs on one {devices}, {dates}, {many} side by side; a run took {statistics.median(times):.0f} s "
+        f"({min(times):.0f} to {max(times):.0f}) while the others ran beside it."
+    )
 
 
 def device_name(device: str) -> str:

@@ -37,11 +37,12 @@ BEYOND: dict[str, tuple[str, Table]] = {
     "FedIRM": ("fedirm", {}),
     "CBAFed": ("cbafed", {}),
     "RSCFed": ("rscfed", {}),
-    "FedPerl T=2, recommended": ("fedperl", {"privacy": "recommended"}),
+    "FedPerl T=2, recommended": ("fedperl", {"privacy": "recommended", "checkpoint_every": 1}),
     "FedPerl T=3, hospital": (
         "fedperl",
         {
             "privacy": "hospital",
+            "checkpoint_every": 1,
             "peers": {"T": 3, "k_min": 3},
             "federation": {"cohort": 5, "quorum": 4, "robust": "clip"},
         },
@@ -85,9 +86,8 @@ GROUPS = {
             *(f"gated similarity {rho}" for rho in (75, 85)),
         )
     ),
-    "outlier": Group(
-        tuple(f"without outlier: {row}" for row in ("Lower", "SSFL", "FedMatch+", "FedPerl T=2", "Upper"))
-    ),
+    "outlier": Group(tuple(f"without outlier: {row}" for row in ("SSFL", "FedPerl T=2")), (1, 2, 3)),
+    "outlier_more": Group(tuple(f"without outlier: {row}" for row in ("Lower", "FedMatch+", "Upper"))),
     "local": Group(("Local lower", "Local FixMatch", "Local upper")),
     "scenarios": Group(
         (

@@ -1,0 +1,173 @@
+"""The pages of the runs on real lesions: every difference and verdict is what the lines give."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedperl.errors import ConfigError
+from fedperl.evaluate import Interval
+
+BENCH = Path(__file__).parents[1] / "bench"
+CLASSES = ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"]
+
+
+@pytest.fixture(name="page")
+def _page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The pages' module, with lines of its own."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    for name in ("side_by_side", "skin", "skin_page"):
+        sys.modules.pop(name, None)
+    skin = importlib.import_module("skin")
+    monkeypatch.setattr(skin, "LINES", tmp_path / "lines")
+    return importlib.import_module("skin_page")
+
+
+def test_the_pages_are_what_the_results_give() -> None:
+    command = [sys.executable, str(BENCH / "skin_page.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    results = BENCH.parent / "docs" / "results"
+    for name in ("skin.md", "claims.md"):
+        assert (results / name).exists() == (results / "skin").exists()
+
+
+def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
+    """A line whose clients have these F1, all other metrics likewise."""
+    metrics = ("weighted_f1", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "mce", "aurc")
+    numbers = {client: dict.fromkeys(metrics, value) for client, value in f1.items()}
+    validation = {"per_client_best": {"accuracy": 0.5}}
+    results = {"test": {"per_client_best": numbers}, "validation": validation, "classes": CLASSES}
+    matrix = (np.eye(8, dtype=int) * 8 + 2).tolist()
+    return {
+        "results": results | {"seconds_this_start": 60.0},
+        "confusion": dict.fromkeys(f1, matrix),
+        "helped": {"1 0": 3, "2 0": 1, "8 7": 2},
+        "date": "2026-01-01",
+        "device": "GPU",
+        "side_by_side": 2,
+        **more,
+    }
+
+
+def test_differences_are_over_the_seeds_and_clients_of_both(page: ModuleType) -> None:
+    generator = np.random.default_rng(1)
+    a, b = generator.random((2, 3, 9))
+    rows = {
+        name: {seed: line({str(c): values[seed - 1, c] for c in range(9)}) for seed in (1, 2, 3)}
+        for name, values in (("FedPerl T=2", a), ("SSFL", b))
+    }
+    f1 = page.by_client("weighted_f1")
+    found = page.apart(rows, "FedPerl T=2", "SSFL", f1)
+    assert (found.mean, found.seeds, found.clients) == (pytest.approx((a - b).mean()), 3, 9)
+    del rows["SSFL"][2], rows["SSFL"][3]["results"]["test"]["per_client_best"]["4"]
+    kept = np.delete(a - b, 1, axis=0)
+    found = page.apart(rows, "FedPerl T=2", "SSFL", f1)
+    assert (found.mean, found.seeds, found.clients) == (pytest.approx(np.delete(kept, 4, axis=1).mean()), 2, 8)
+    found = page.apart(rows, "FedPerl T=2", "SSFL", f1, ("8",))
+    assert (found.mean, found.seeds, found.clients) == (pytest.approx(kept[:, 8].mean()), 2, 1)
+    assert page.apart(rows, "FedPerl T=2", "Lower", f1) is None
+
+
+def test_f1_by_class_is_that_of_all_images_together(page: ModuleType) -> None:
+    generator = np.random.default_rng(2)
+    matrices = generator.integers(0, 9, size=(3, 8, 8))
+    matrices[:, 5] = 0  # no image of DF
+    truth, said = [], []
+    for matrix in matrices:
+        for (t, p), count in np.ndenumerate(matrix):
+            truth += [t] * count
+            said += [p] * count
+    one = line({}) | {"confusion": {str(c): matrix.tolist() for c, matrix in enumerate(matrices)}}
+    found = page.by_class(one)
+    assert "DF" not in found
+    for k, name in enumerate(CLASSES):
+        right = sum(t == p == k for t, p in zip(truth, said, strict=True))
+        if name != "DF":
+            precision, recall = right / said.count(k), right / truth.count(k)
+            assert found[name] == pytest.approx(2 * precision * recall / (precision + recall))
+
+
+def test_what_the_outlier_costs_is_what_the_others_gain_without_it(page: ModuleType) -> None:
+    generator = np.random.default_rng(3)
+    values = {name: generator.random((2, 9)) for name in ("SSFL", "FedPerl T=2")}
+    without = {name: generator.random((2, 8)) for name in values}
+    rows = {name: {s: line({str(c): v[s, c] for c in range(9)}) for s in (0, 1)} for name, v in values.items()}
+    rows |= {
+        f"without outlier: {name}": {s: line({str(c): v[s, c] for c in range(8)}) for s in (0, 1)}
+        for name, v in without.items()
+    }
+    found = page.less_harm("FedPerl T=2", "SSFL").find(rows)
+    cost = {name: (without[name] - values[name][:, :8]).mean() for name in values}
+    assert found.mean == pytest.approx(cost["SSFL"] - cost["FedPerl T=2"])
+    assert (found.seeds, found.clients) == (2, 8)
+    del rows["without outlier: SSFL"]
+    assert page.less_harm("FedPerl T=2", "SSFL").find(rows) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "paper", "better", "no_worse", "same"),
+    [
+        (0.001, 0.020, 0.01, "**holds**", "**holds**", "undecided"),
+        (0.011, 0.020, 0.01, "**holds**", "**holds**", "**does not**"),
+        (-0.009, 0.009, 0.01, "**does not**", "**holds**", "**holds**"),
+        (-0.009, 0.009, 0.008, "undecided", "**holds**", "**holds**"),
+        (-0.011, 0.002, 0.001, "undecided", "undecided", "undecided"),
+        (-0.009, -0.001, 0.01, "**does not**", "**holds**", "**holds**"),
+        (-0.020, -0.001, -0.01, "**does not**", "**does not**", "undecided"),
+        (-0.020, -0.011, 0.01, "**does not**", "**does not**", "**does not**"),
+        (-0.009, 0.001, None, "undecided", "**holds**", "**holds**"),
+        (None, None, 0.01, "undecided", "undecided", "undecided"),
+    ],
+)
+def test_verdicts(
+    page: ModuleType, low: float, high: float, paper: float, better: str, no_worse: str, same: str
+) -> None:
+    found = Interval(0.0 if low is None else (low + high) / 2, low, high, 0.95, 3, 9)
+    assert [rule(found, paper) for rule in (page.better, page.no_worse, page.same)] == [better, no_worse, same]
+    assert page.better(None, paper) == "undecided"
+
+
+def test_a_claim_holds_where_every_comparison_does(page: ModuleType) -> None:
+    found = {name: Interval(mean, mean - 0.01, mean + 0.01, 0.95, 3, 9) for name, mean in (("up", 0.1), ("down", -0.1))}
+    up, down, none = (page.Comparison(name, lambda _, name=name: found.get(name), 0.1) for name in ("up", "down", "no"))
+    said = [page.verdict(page.Claim("", of), {}) for of in ((up, up), (up, none), (up, none, down))]
+    assert said == ["**holds**", "undecided", "**does not**"]
+    assert page.verdict(page.Claim("", (up,), also=(down,)), {}) == "**holds**"
+
+
+def test_every_row_and_claim_stands_on_the_pages(page: ModuleType) -> None:
+    skin = sys.modules["skin"]
+    generator = np.random.default_rng(4)
+    assert "Lower, lr 0.0001 (seed 1); " in "; ".join(page.missing())
+    for name in ("rates", *(name for name in page.GROUPS if name != "rates")):
+        for run, job in skin.jobs(name, Path(), "cuda", [], []).items():
+            clients = [str(c) for c in range(9) if c not in job.config.federation.exclude]
+            better = 0.05 * ("FedPerl" in run or "gated" in run) + 0.1 * ("SSFL" in run or "FedPerl" in run)
+            f1 = {client: 0.5 + better + 0.001 * generator.random() for client in clients}
+            reading = {"malignant_f1": f1["0"], "malignant_precision": 0.5, "malignant_recall": 0.5, "benign_f1": 0.9}
+            unseen = {"malignancy": {"argmax_then_group": reading, "auroc": 0.7}}
+            more = {"unseen": unseen} if job.config.federation.exclude else {}
+            settings = job.config.model_dump(mode="json", exclude_defaults=True)
+            skin.side_by_side.append(skin.LINES / f"{name}.jsonl", line(f1, run=run, settings=settings, **more))
+    assert page.missing() == []
+    made = page.pages()
+    shown, claims = made[page.PAGE], made[page.CLAIMS]
+    for group in (group for name, group in page.GROUPS.items() if name != "rates"):
+        for row in group.rows:
+            assert f"| {row}" in shown
+    assert "| client 0 | · | 75 | 25 | · |".replace("·", "0") in shown
+    assert "| · |" not in claims
+    said = {text.split(". ")[0].removeprefix("| "): text.split(" | ")[-1] for text in claims.splitlines()[6:]}
+    assert said["2"] == said["3"] == said["11"] == "**holds** |"
+    assert said["10"] == "**does not** |"  # its error, which is its F1 here, is larger
+    assert said["6"] == "**holds** |"
+    path = skin.LINES / "core.jsonl"
+    path.write_text(path.read_text().replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(ConfigError, match="core: .*, seed 3: was trained with other settings than the set has now"):
+        page.pages()
