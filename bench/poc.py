@@ -55,6 +55,7 @@ def _point(kind: str, lr: float, steps: int, weak: str = "none") -> tuple[str, .
 
 LOWER = "FedAvg, labelled images"
 FIVE = ("federation.batch=108", "federation.steps=5", "objective.labelled_weight=10.0")
+NO_UNLABELLED = ("objective.fedmatch.helpers=0.0", "objective.fedmatch.votes=0.0", "peers.selector=none")
 TRAINED = ("objective.labelled_weight=1.0", "federation.rounds=300", "optimizer.schedule=cosine")
 HALF = "federation.unlabelled_batch=49"
 IN_PROPORTION = ("objective.fedmatch.closeness=1.0", "objective.fedmatch.sparsity=1e-5")
@@ -75,8 +76,15 @@ SETS = {
     ),
     "control": Set(
         "FedMatch whose unlabelled images count for nothing: sigma + psi on labelled images alone",
-        ("objective.fedmatch.helpers=0.0", "objective.fedmatch.votes=0.0", "peers.selector=none"),
+        NO_UNLABELLED,
         ("FedMatch",),
+    ),
+    "more_seeds": Set(
+        "labelled images alone, plain and on sigma + psi, with six more seeds",
+        NO_UNLABELLED,
+        (LOWER, "FedMatch"),
+        TASKS[:1],
+        (4, 5, 6, 7, 8, 9),
     ),
     "all_labels_count": Set(
         "UDA without annealing, so that all labels count from the start",

@@ -18,14 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedperl.errors import ConfigError
+from fedperl.config import config_hash
+from fedperl.errors import ConfigError, FedPerlError
 from fedperl.files import append_durably
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 
 Line = dict[str, Any]
-ASIDE = ("name", "device", "threads", "checkpoint_every")
-"""Settings that change no number."""
 
 
 def read(path: Path) -> dict[str, Line]:
@@ -99,7 +98,8 @@ def train_sets(
             every = jobs(name)
         except ConfigError as error:
             raise SystemExit(f"{Path(sys.argv[0]).stem}: {error}") from None
-        missing = [(path, run, job) for run, job in every.items() if run not in read(path)]
+        there = read(path)
+        missing = [(path, run, job) for run, job in every.items() if run not in there]
         waiting += sorted(missing, key=lambda one: (one[2].config.seed, -cost(one[2].config)))
         print(f"{name}: {len(missing)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
     train(waiting, make, headline, workers=args.workers, device=args.device)
@@ -119,7 +119,7 @@ def train(
         SystemExit: some failed; the others have their lines.
     """
     waiting = {job.name: (path, run, job) for path, run, job in jobs}
-    began, running, called = time.perf_counter(), set[str](), device_name(device)
+    began, running, unmade, called = time.perf_counter(), set[str](), dict[str, str](), device_name(device)
 
     def tick(now: list[Job]) -> None:
         names = {job.name for job in now}
@@ -132,13 +132,18 @@ def train(
         path, run, job = waiting[name]
         said = "failed"
         if (job.out / "results.json").exists():
+            try:
+                more = make(job.out)
+            except FedPerlError as error:
+                unmade[name] = str(error)
+                return
             line = {
                 "run": run,
                 "date": datetime.now(UTC).date().isoformat(),
                 "device": called,
                 "side_by_side": workers,
                 "settings": job.config.model_dump(mode="json", exclude_defaults=True),
-                **make(job.out),
+                **more,
                 "results": shortened(json.loads((job.out / "results.json").read_text())),
             }
             append(path, line)
@@ -149,6 +154,7 @@ def train(
     failed = run_jobs([job for _, _, job in waiting.values()], workers=workers, tick=tick)
     for name in running:
         finish(name)
+    failed |= unmade
     for name, reason in failed.items():
         print(f"{name}: {reason}", file=sys.stderr)
     if failed:
@@ -169,25 +175,19 @@ def metrics(folder: Path) -> list[Line]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def check_lines(name: str, lines: Mapping[str, Line], planned: Mapping[str, Job], aside: Sequence[str] = ()) -> None:
-    """Refuse lines that were trained with other settings than their set has now.
+def check_lines(name: str, lines: Mapping[str, Line], planned: Mapping[str, Job]) -> None:
+    """Refuse lines that were trained with other settings than their set has now, defaults included.
 
-    Args:
-        aside: settings of the federation that change none of the numbers in question.
+    A line may have a `config` of its own: the hash of the same settings as it is made now, where the run's is older.
+
     Raises:
         ConfigError: naming the first.
     """
     for run, line in lines.items():
         if run not in planned:
             raise ConfigError(f"{name}: {run}: no such run is planned")
-        now = planned[run].config.model_dump(mode="json", exclude_defaults=True)
-        if _plain(line["settings"], aside) != _plain(now, aside):
+        if (line.get("config") or line["results"]["config"]) != config_hash(planned[run].config):
             raise ConfigError(f"{name}: {run}: was trained with other settings than the set has now")
-
-
-def _plain(settings: Line, aside: Sequence[str]) -> Line:
-    federation = {key: value for key, value in settings["federation"].items() if key not in aside}
-    return {key: value for key, value in settings.items() if key not in ASIDE} | {"federation": federation}
 
 
 def run_page(doc: str, make: Callable[[], dict[Path, str]]) -> None:

@@ -157,12 +157,8 @@ def _store(source: str) -> Store:
 def noted(folder: Path, *, device: str) -> Line:
     """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw."""
     curves = json.loads((folder / "curves.json").read_text())
-    choice = CHOICE if CHOICE in curves["chosen"] else "last"
-    found: Line = {
-        "confusion": {
-            client: curves["sums"][key]["test"]["confusion"] for client, key in curves["chosen"][choice].items()
-        }
-    }
+    chosen = curves["chosen"][CHOICE]
+    found: Line = {"confusion": {client: curves["sums"][key]["test"]["confusion"] for client, key in chosen.items()}}
     helped = Counter[str]()
     if (folder / "metrics.jsonl").exists():  # not of clients that train alone
         for line in side_by_side.metrics(folder):
@@ -171,9 +167,9 @@ def noted(folder: Path, *, device: str) -> Line:
     found["helped"] = dict(sorted(helped.items()))
     config = RunFolder(folder).read_config()
     if config.federation.exclude and (folder / "models" / "global_best.safetensors").exists():
-        asked = partial(evaluate, folder, _store(config.data.source), source=UNSEEN, device=device)
-        said = asked(model="global_best")
-        found["unseen"] = {key: said[key] for key in ("images", "left_out_as_seen", "classes", "malignancy")}
+        store = _store(config.data.source)
+        said = evaluate(folder, store, model="global_best", source=UNSEEN, device=device)
+        found["unseen"] = {key: said[key] for key in ("images", "classes", "malignancy")}
         found["unseen"]["calibration"] = said["calibration"]["classes"]
     return found
 
@@ -185,7 +181,7 @@ def cost(config: Config) -> float:
 
 def headline(line: Line) -> str:
     """Return weighted and macro F1, the mean over clients."""
-    tested = line["results"]["test"].get(CHOICE) or line["results"]["test"]["last"]
+    tested = line["results"]["test"][CHOICE]
     means = [fmean(numbers[metric] for numbers in tested.values()) for metric in ("weighted_f1", "macro_f1")]
     return f"weighted F1 {means[0]:.3f}, macro F1 {means[1]:.3f}"
 

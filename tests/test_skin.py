@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -63,3 +64,21 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
         matrix = np.array(found["confusion"][client])
         assert np.trace(matrix) / matrix.sum() == pytest.approx(numbers["accuracy"])
     assert "unseen" not in found
+
+
+def test_a_client_that_was_kept_out_is_asked_about(skin: ModuleType, tmp_path: Path) -> None:
+    small = small_store(clients=5, images=48, classes=8)
+    classes = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+    source = small.manifest.source.copy().astype("<U16")
+    kept_out = small.partition.clients[4]
+    for rows in (kept_out.labelled, kept_out.unlabelled, kept_out.validation, kept_out.test):
+        source[rows] = skin.UNSEEN
+    manifest = replace(small.manifest, classes=classes, source=source)
+    replace(small, manifest=manifest).save(tmp_path / "store")
+    config = small_config(method="ssfl", data={"source": str(tmp_path / "store")}, federation={"exclude": [4]})
+    train(config, tmp_path / "run")
+    found = skin.noted(tmp_path / "run", device="cpu")
+    labels = manifest.label[source == skin.UNSEEN]
+    assert found["unseen"]["images"] == 48
+    assert found["unseen"]["malignancy"]["malignant"] == sum(classes[k] in ("MEL", "BCC", "AK", "SCC") for k in labels)
+    assert set(found["confusion"]) == {"0", "1", "2", "3"}
