@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedperl.learn.local_images import LocalImages
 from fedperl.learn.objectives import Context
 from fedperl.settings import Config
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # begun in the background it is ignored, and so by children
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: networks here are too small for two threads
 
