@@ -155,16 +155,27 @@ def _store(source: str) -> Store:
 
 
 def noted(folder: Path, *, device: str) -> Line:
-    """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw."""
+    """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw.
+
+    And every 25 rounds the share of unlabelled images that taught something, and validation macro F1, over clients.
+    """
     curves = json.loads((folder / "curves.json").read_text())
-    chosen = curves["chosen"][CHOICE]
-    found: Line = {"confusion": {client: curves["sums"][key]["test"]["confusion"] for client, key in chosen.items()}}
-    helped = Counter[str]()
+    sums = {client: curves["sums"][key] for client, key in curves["chosen"][CHOICE].items()}
+    found: Line = {
+        "confusion": {client: parts["test"]["confusion"] for client, parts in sums.items()},
+        "validation_confusion": {client: parts["validation"]["confusion"] for client, parts in sums.items()},
+    }
+    helped, accepted, macro_f1 = Counter[str](), dict[int, float](), dict[int, float]()
     if (folder / "metrics.jsonl").exists():  # not of clients that train alone
         for line in side_by_side.metrics(folder):
             for client, members in line.get("committees", {}).items():  # `hospital` tells nobody
                 helped.update(f"{member} {client}" for member in members)
-    found["helped"] = dict(sorted(helped.items()))
+            if line["round"] % 25 == 0:
+                if some := [one["accepted"] for one in line["numbers"].values() if "accepted" in one]:
+                    accepted[line["round"]] = round(fmean(some), 4)
+                if validated := line.get("validation"):
+                    macro_f1[line["round"]] = round(fmean(one["macro_f1"] for one in validated.values()), 4)
+    found |= {"helped": dict(sorted(helped.items())), "accepted": accepted, "macro_f1": macro_f1}
     config = RunFolder(folder).read_config()
     if config.federation.exclude and (folder / "models" / "global_best.safetensors").exists():
         store = _store(config.data.source)

@@ -51,7 +51,8 @@ def test_every_row_resolves_with_the_rate_that_was_chosen(skin: ModuleType) -> N
 
 def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    results = train(small_config(method="fedperl"), folder, store=small_store())
+    config = small_config(method="fedperl", federation={"rounds": 25, "steps": 1})
+    results = train(config, folder, store=small_store())
     found = skin.noted(folder, device="cpu")
     rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     helped = np.zeros((5, 5), dtype=int)
@@ -63,6 +64,15 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
     for client, numbers in results["test"]["per_client_best"].items():
         matrix = np.array(found["confusion"][client])
         assert np.trace(matrix) / matrix.sum() == pytest.approx(numbers["accuracy"])
+        assert np.sum(found["validation_confusion"][client]) == len(
+            small_store().partition.clients[int(client)].validation
+        )
+    last = rounds[-1]
+    assert found["accepted"] == {
+        25: pytest.approx(np.mean([one["accepted"] for one in last["numbers"].values()]), abs=1e-4)
+    }
+    f1 = [one["macro_f1"] for one in last["validation"].values()]
+    assert found["macro_f1"] == {25: pytest.approx(np.mean(f1), abs=1e-4)}
     assert "unseen" not in found
 
 
