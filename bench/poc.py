@@ -112,7 +112,7 @@ SETS = {
         (1,),
         (
             *(_point("sgd", lr, 10, "geometric") for lr in (0.003, 0.01, 0.03)),
-            *(_point("sgd", lr, 10) for lr in (0.01, 0.03)),
+            *(_point("sgd", lr, 10) for lr in (0.01, 0.03, 0.1)),
             _point("adam", 0.0003, 10, "geometric"),
         ),
     ),
@@ -186,30 +186,38 @@ def best_point(name: str) -> tuple[str, ...]:
     """Return the point of a set's grid that was best on validation images in the end, over its seeds.
 
     Raises:
-        ConfigError: not all of them are trained.
+        ConfigError: not all of them are trained, or every one diverged.
     """
     found = validation(name)
     for point, by_seed in found.items():
         if missing := [seed for seed in SETS[name].seeds if seed not in by_seed]:
             raise ConfigError(f"{', '.join(point)}, seed {missing[0]}: not trained; wanted all of set {name!r} first")
-    return max(found, key=lambda point: fmean(found[point].values()))
+    steady = [point for point, by_seed in found.items() if None not in by_seed.values()]
+    if not steady:
+        raise ConfigError(f"{name}: every point of its grid diverged")
+    return max(steady, key=lambda point: fmean(value for value in found[point].values() if value is not None))
 
 
-def validation(name: str) -> dict[tuple[str, ...], dict[int, float]]:
-    """Return the last validation accuracy of each point of a set's grid by seed, of what is trained."""
-    chosen, lines = SETS[name], read(name)
+def validation(name: str) -> dict[tuple[str, ...], dict[int, float | None]]:
+    """Return the last validation accuracy of each point of a set's grid by seed, of what is trained; None: diverged."""
+    chosen, lines = SETS[name], ended(name)
     (row,), (task,) = chosen.rows, chosen.tasks
     titles = {
         point: {seed: ", ".join((f"{task}: {row}", *point, f"seed {seed}")) for seed in chosen.seeds}
         for point in chosen.grid
     }
     return {
-        point: {seed: lines[title]["validation"][-1] for seed, title in by_seed.items() if title in lines}
+        point: {seed: lines[title].get("validation", [None])[-1] for seed, title in by_seed.items() if title in lines}
         for point, by_seed in titles.items()
     }
 
 
 def read(name: str) -> dict[str, Line]:
+    """Return the lines of a set by the names of their runs, less those that diverged."""
+    return {run: line for run, line in ended(name).items() if "failed" not in line}
+
+
+def ended(name: str) -> dict[str, Line]:
     """Return the lines of a set by the names of their runs."""
     return side_by_side.read(LINES / f"{name}.jsonl")
 

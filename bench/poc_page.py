@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from poc import LINES, LOWER, SETS, accuracy, best_point, jobs, read, validation
+from poc import LINES, LOWER, SETS, accuracy, best_point, ended, jobs, read, validation
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 
 from fedperl.errors import ConfigError
@@ -238,7 +238,7 @@ def unfinished() -> list[str]:
     found = []
     for name, chosen in SETS.items():
         planned = len(chosen.rows) * len(chosen.tasks) * len(chosen.seeds) * len(chosen.grid)
-        left = planned - len(read(name))
+        left = planned - len(ended(name))
         if left and name != "published":
             found.append(f"`{name}` ({chosen.about}): {left} runs of {planned}")
     return found
@@ -296,11 +296,15 @@ def trained() -> list[str]:
     for name in ("grid", "steady", "steady_fedmatch"):
         tried, seeds = [], SETS[name].seeds
         for point, found in validation(name).items():
-            numbers = (f"{100 * found[seed]:.2f}" if seed in found else "·" for seed in seeds)
-            tried.append([", ".join(f"`{one}`" for one in point), *numbers])
+            tried.append([", ".join(f"`{one}`" for one in point), *(_said(found, seed) for seed in seeds)])
         head = [f"{SETS[name].about}: validation accuracy", *(f"seed {seed}" for seed in seeds)]
         text += [*table(head, tried), ""]
     return text
+
+
+def _said(found: Mapping[int, float | None], seed: int) -> str:
+    value = found.get(seed)
+    return "·" if seed not in found else "diverged" if value is None else f"{100 * value:.2f}"
 
 
 def page() -> str:

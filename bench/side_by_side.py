@@ -25,6 +25,8 @@ from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 
 Line = dict[str, Any]
+DIVERGED = "no client has sent an update that could be used"
+"""What a run says that ended so: its line has `failed` in place of `results`, and it is not trained again."""
 
 
 def read(path: Path) -> dict[str, Line]:
@@ -128,6 +130,15 @@ def train(
         running.clear()
         running.update(names)
 
+    def about(run: str, job: Job) -> Line:
+        return {
+            "run": run,
+            "date": datetime.now(UTC).date().isoformat(),
+            "device": called,
+            "side_by_side": workers,
+            "settings": job.config.model_dump(mode="json", exclude_defaults=True),
+        }
+
     def finish(name: str) -> None:
         path, run, job = waiting[name]
         said = "failed"
@@ -137,15 +148,7 @@ def train(
             except FedPerlError as error:
                 unmade[name] = str(error)
                 return
-            line = {
-                "run": run,
-                "date": datetime.now(UTC).date().isoformat(),
-                "device": called,
-                "side_by_side": workers,
-                "settings": job.config.model_dump(mode="json", exclude_defaults=True),
-                **more,
-                "results": shortened(json.loads((job.out / "results.json").read_text())),
-            }
+            line = about(run, job) | more | {"results": shortened(json.loads((job.out / "results.json").read_text()))}
             append(path, line)
             shutil.rmtree(job.out)
             said = headline(line)
@@ -156,6 +159,9 @@ def train(
         finish(name)
     failed |= unmade
     for name, reason in failed.items():
+        path, run, job = waiting[name]
+        if DIVERGED in reason:
+            append(path, about(run, job) | {"config": config_hash(job.config), "failed": reason})
         print(f"{name}: {reason}", file=sys.stderr)
     if failed:
         raise SystemExit(1)

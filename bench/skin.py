@@ -145,8 +145,8 @@ def chosen_rate() -> float:
 
 
 def read(name: str) -> dict[str, Line]:
-    """Return the lines of a group by the names of their runs."""
-    return side_by_side.read(LINES / f"{name}.jsonl")
+    """Return the lines of a group by the names of their runs, less those that diverged."""
+    return {run: line for run, line in side_by_side.read(LINES / f"{name}.jsonl").items() if "failed" not in line}
 
 
 @cache

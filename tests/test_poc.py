@@ -131,6 +131,14 @@ def test_the_best_of_the_grid_is_that_on_validation_images(poc: ModuleType) -> N
     lines = [line(run, 1 - value, validation=[0.9, value]) for run, value in values.items()]
     (poc.LINES / "steady.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     assert poc.best_point("steady") == grid[-1]
+    # What diverged with one seed is not chosen, and not trained again.
+    best = [one for one in lines if ", ".join(grid[-1]) in one["run"]]
+    lines = [one for one in lines if one not in best[:1]] + [{"run": best[0]["run"], "failed": "round 9: nothing"}]
+    (poc.LINES / "steady.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert poc.best_point("steady") != grid[-1]
+    assert poc.validation("steady")[grid[-1]] == {1: None, 2: 0.6, 3: 0.6}
+    assert best[0]["run"] not in poc.read("steady")
+    (poc.LINES / "steady.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*lines[:-1], *best]))
     planned = poc.jobs("trained", Path(), "cuda", [], [], [])
     assert len(planned) == 15
     assert {(job.config.optimizer.kind, job.config.federation.steps) for job in planned.values()} == {("adam", 20)}
@@ -168,6 +176,21 @@ def test_each_finished_run_is_a_line_and_is_not_trained_again(
     poc.train(asked)
     assert "0 of 2 runs to train" in capsys.readouterr().out
     assert len((poc.LINES / "small.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_that_diverged_has_a_line_that_says_so(
+    poc: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_store().save(tmp_path / "store")
+    config = small_config(optimizer={"lr": 1e30}, federation={"rounds": 40})
+    given = [(tmp_path / "lines.jsonl", "run", Job("run", config, tmp_path / "run", tmp_path / "store"))]
+    with pytest.raises(SystemExit):
+        poc.side_by_side.train(given, lambda _: {}, str, workers=1, device="cpu")
+    one = poc.side_by_side.read(tmp_path / "lines.jsonl")["run"]
+    assert poc.side_by_side.DIVERGED in one["failed"]
+    assert "results" not in one
+    poc.side_by_side.check_lines("set", {"run": one}, {"run": given[0][2]})
+    assert poc.side_by_side.DIVERGED in capsys.readouterr().err
 
 
 def test_a_run_whose_line_cannot_be_made_fails_alone(
