@@ -62,7 +62,7 @@ def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
         (["weights", "import", "nowhere.pth"], "nowhere.pth: cannot be read"),
         (["pretrain", "nowhere", "--out", "x.safetensors"], "not a store"),
         (["evaluate", "nowhere", "--data", "dermsim"], "holds no run"),
-        (["train", *TINY, "--set", "model.weights=nowhere", "--out", "x"], "nowhere: cannot be read"),
+        (["train", *TINY, "--set", "model.weights=nowhere", "--out", "x"], "model.weights: nowhere is not there"),
         (["train", *TINY, "--set", "model.weights=imagenet", "--out", "x"], "`fedperl weights import` makes it"),
     ],
 )

@@ -54,6 +54,13 @@ def test_from_an_archive_to_an_unseen_client(tmp_path: Path) -> None:
     fedperl("data", "partition", store, *deals, "--out", tmp_path / "p.csv")
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert len(lines) == 160 + 2
+    assert "is there already" in plain(fedperl("data", "partition", store, "--out", tmp_path / "p.csv", ok=False))
+    assert (tmp_path / "p.csv").read_text().splitlines() == lines
+    manifest = (store / "manifest.csv").read_text()
+    (store / "manifest.csv").write_text("".join(manifest.splitlines(keepends=True)[:100]))
+    cut = plain(fedperl("data", "audit", store, ok=False))
+    assert "manifest.csv: 99 rows; store.json says that 160 were written" in cut
+    (store / "manifest.csv").write_text(manifest)
     arguments = ["--set", f"data.source='{store}'", *SMALL]
     fedperl("train", *arguments, "--out", tmp_path / "a", "--quiet")
     fedperl("train", *arguments, "--set", f"partition.file='{tmp_path / 'p.csv'}'", "--out", tmp_path / "b", "--quiet")
@@ -70,6 +77,35 @@ def test_from_an_archive_to_an_unseen_client(tmp_path: Path) -> None:
     assert evaluated["malignancy"]["malignant"] == 80
     assert "AUROC" in fedperl("evaluate", tmp_path / "a", "--data", "dermsim").stdout
     assert (tmp_path / "a" / "evaluations" / "dermsim-last.json").exists()
+
+
+def plain(done: "subprocess.CompletedProcess[str]") -> str:
+    """What it said of an error, without the frame around it."""
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("data", "show", "--sheet", "sheet.html"), "sheet.html; wanted a name that ends in .png"),
+        (("data", "show", "--sheet", "nowhere/sheet.png"), "there is no folder nowhere"),
+        (("data", "audit", "--picture", "nowhere/counts.svg"), "there is no folder nowhere"),
+        (("data", "partition", "nowhere", "--out", "p.csv"), "nowhere: no such file; wanted a store's folder, or a"),
+        (("data", "partition", "nowhere", "--out", "nowhere/p.csv"), "there is no folder nowhere"),
+        (("train",), "wanted a configuration (examples/fedperl.toml is one), --set, or --resume"),
+        (
+            ("train", "--set", "model.weights=b0.safetensors", "--set", "data.scale=0.01", "--out", "run"),
+            "model.weights: b0.safetensors is not there; wanted a file of `fedperl pretrain`",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said_at_once(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in plain(fedperl(*arguments, ok=False))
+    assert not list(tmp_path.glob("*.*"))
 
 
 def test_the_audit_fails_where_something_leaks(tmp_path: Path) -> None:

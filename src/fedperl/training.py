@@ -268,7 +268,12 @@ def _load_weights(config: Config, work: Workspace, store: Store) -> str:
     Raises:
         DataError: the file cannot be used, or was trained on images, lesions or patients of this run.
     """
-    found, path = load_weights(config, work), resolve_weights(config.model.weights)
+    path = resolve_weights(config.model.weights)
+    if path is not None and config.model.weights != "imagenet" and not path.exists():
+        raise DataError(
+            f"model.weights: {path} is not there; wanted a file of `fedperl pretrain`, 'imagenet' or 'none'"
+        )
+    found = load_weights(config, work)
     if path is None:
         return ""
     if config.dp.unit != "none" and config.model.weights != "imagenet" and "seen" not in read_metadata(path):

@@ -666,8 +666,10 @@ def test_findings_of_images_in_order() -> None:
     assert (found["images"], found["size"], found["groups"], found["classes"]) == (80, 16, 80, ["A", "B", "C"])
     assert found["known_of_patients"] == ["sex"]
     assert found["warnings"] == []
-    assert found["leaves"] == leaves(found["counts"])
-    assert "labelled (20), unlabelled (20), for validation (20" in found["leaves"][0]
+    assert found["leaves"] == leaves(found["counts"], ["sex"])
+    assert "labelled (20), unlabelled (20), for validation (20" in found["leaves"][1]
+    assert any("groups of ten or more by sex" in line for line in found["leaves"])
+    assert not any("groups of ten" in line for line in leaves(found["counts"]))
     json.dumps(found)
 
 

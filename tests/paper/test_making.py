@@ -18,6 +18,7 @@ from fedperl.paper.artefacts import ARTEFACTS
 from fedperl.paper.making import MADE, make_paper, plan_paper, progress
 from fedperl.paper.runs import TASKS, Scale, find_scale, paper_runs
 from fedperl.suite import Suite, plan_of
+from tests.conftest import small_store
 
 SHORT = """
 about = "Seconds: for tests."
@@ -215,8 +216,13 @@ def test_the_full_scale_names_the_store_that_is_missing(tmp_path: Path, monkeypa
         check=False,
     )
     assert done.returncode == 2
-    assert "stores/skin" in done.stderr
+    assert "stores/skin224: not a store, store.json is missing" in done.stderr
     assert "Traceback" not in done.stderr
+    small_store().save(tmp_path / "stores" / "skin224")
+    with pytest.raises(
+        ConfigError, match="stores/skin224: holds images of 16 px; the scale's runs have data.size = 224"
+    ):
+        make_paper(plan_paper(["early_late"], scale="full"), workers=1, say=print)
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def bench(
 
 @bench_app.command("reliability")
 def reliability(as_json: AsJson = False) -> None:
-    """Count what faults and bad inputs do, beside the same without guards and Flower's FedAvg: a few minutes."""
+    """Count what faults and bad inputs do, beside the same without guards and Flower's FedAvg: about a minute."""
     from fedperl.benchmarking.reliability import measure_reliability
     from fedperl.benchmarking.reliability.table import faults_table, inputs_table, totals_table
 

@@ -62,7 +62,7 @@ def prepare(
             )
     except KeyboardInterrupt:
         stopped("the same command goes on where it stopped")
-    classes, made = read_about(out)
+    classes, made, _ = read_about(out)
     if as_json:
         print(json.dumps({"rows": found.rows, "images": found.images, "skipped": found.skipped, "made": made}))
     elif not quiet:
@@ -85,6 +85,8 @@ def audit(
     from fedperl.report.pictures import class_counts_svg
     from fedperl.report.tables import audit_tables
 
+    if picture is not None:
+        _check_folder(picture, "--picture")
     store = _open(what, settings)
     found = audit_store(store)
     if picture is not None:
@@ -110,6 +112,9 @@ def partition(
     settings: Settings = None,
 ) -> None:
     """Deal a store to clients and write who holds what, to be read, compared and used again (partition.file)."""
+    _check_folder(out, "--out")
+    if out.exists():
+        raise typer.BadParameter(f"{out} is there already", param_hint="--out")
     store = _open(what, settings, decode=False)
     store.partition.write(out, store.manifest)
     print(f"{len(store.partition.clients)} clients in {out}, hash {store.partition.hash(store.manifest)[:16]}")
@@ -142,6 +147,10 @@ def show(
     from fedperl.data.audit import class_counts
     from fedperl.report.tables import store_table
 
+    if sheet is not None:
+        _check_folder(sheet, "--sheet")
+        if sheet.suffix.lower() != ".png":
+            raise typer.BadParameter(f"{sheet}; wanted a name that ends in .png", param_hint="--sheet")
     store = _open(what, settings, decode=False)
     if as_json:
         print(json.dumps({"made": store.made, "partition": dict(store.partition.made), "counts": class_counts(store)}))
@@ -155,6 +164,11 @@ def show(
             print(f"Contact sheet in {sheet}")
 
 
+def _check_folder(file: Path, option: str) -> None:
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"{file}: there is no folder {file.parent}", param_hint=option)
+
+
 def _open(what: Path | None, settings: list[str] | None, *, decode: bool = True) -> "Store":
     """Return the store that is meant, dealt as the settings say.
 
@@ -164,6 +178,7 @@ def _open(what: Path | None, settings: list[str] | None, *, decode: bool = True)
     from fedperl.data.partitions.paper import has_paper_sets
     from fedperl.data.store import Store
     from fedperl.demo import demo_config
+    from fedperl.errors import DataError
     from fedperl.opening import dealt, open_store
 
     if what is not None and what.is_dir():
@@ -171,6 +186,8 @@ def _open(what: Path | None, settings: list[str] | None, *, decode: bool = True)
         config = load_config(None, [f"data.source={json.dumps(str(what))}", *(settings or [])])
         undealt = not config.partition.model_fields_set and not store.partition.clients
         return store if undealt and not has_paper_sets(store.manifest) else dealt(store, config)
+    if what is not None and not what.is_file():
+        raise DataError(f"{what}: no such file; wanted a store's folder, or a configuration in TOML")
     if what is not None or settings:
         return open_store(load_config(what, settings or []))
     return open_store(demo_config("fedperl", 1))

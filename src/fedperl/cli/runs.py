@@ -53,7 +53,7 @@ def demo(
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file; the defaults without one.")] = None,
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; without one the defaults and --set.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/NAME.")] = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on exactly where the run in --out stopped.")] = False,
@@ -111,6 +111,8 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
     from fedperl.federation.run_folder import RunFolder
     from fedperl.settings import research_note
 
+    if config is None and not settings and not resume:
+        raise typer.BadParameter("wanted a configuration (examples/fedperl.toml is one), --set, or --resume with --out")
     loaded = None
     if config is not None or not resume:
         loaded = load_config(config, settings)

@@ -170,7 +170,7 @@ def _finish(
     text = io.StringIO()
     csv.writer(text).writerows([("set", "image", "reason"), *skipped])
     write_durably(work / SKIPPED, text.getvalue().encode(), mode=0o644)
-    write_about(work, manifest.classes, _made(listings, rows, lines, recipe, codec, pairs))
+    write_about(work, manifest, _made(listings, rows, lines, recipe, codec, pairs))
     for name in (JOURNAL, RECIPE, "lock"):
         (work / name).unlink()
     sync_folder(work)

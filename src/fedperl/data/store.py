@@ -107,7 +107,7 @@ class Store:
         np.save(folder / PLAIN, self.images)
         self.manifest.write(folder / MANIFEST)
         self.partition.write(folder / PARTITION, self.manifest)
-        write_about(folder, self.classes, self.made)
+        write_about(folder, self.manifest, self.made)
 
     @staticmethod
     def open(folder: Path, *, decode: bool = True) -> "Store":
@@ -118,8 +118,10 @@ class Store:
         Raises:
             DataError: the folder holds no store, or one that contradicts itself.
         """
-        classes, made = read_about(folder)
+        classes, made, rows = read_about(folder)
         manifest = Manifest.read(folder / MANIFEST, classes)
+        if rows not in (None, len(manifest.image)):  # cut at the end of a line it would look whole
+            raise DataError(f"{folder / MANIFEST}: {len(manifest.image)} rows; {ABOUT} says that {rows} were written")
         try:
             images: Images
             if (folder / PLAIN).exists():
@@ -135,20 +137,22 @@ class Store:
         return Store(images, manifest, partition, made)
 
 
-def write_about(folder: Path, classes: tuple[str, ...], made: dict[str, Any]) -> None:
+def write_about(folder: Path, manifest: Manifest, made: dict[str, Any]) -> None:
     """Write `store.json`, which makes a folder a store."""
-    about = {"format": FORMAT, "classes": list(classes), "made": made}
+    about = {"format": FORMAT, "classes": list(manifest.classes), "rows": len(manifest.image), "made": made}
     write_durably(folder / ABOUT, (json.dumps(about, indent=1) + "\n").encode(), mode=0o644)
 
 
-def read_about(folder: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a store's classes and how it was made.
+def read_about(folder: Path) -> tuple[tuple[str, ...], dict[str, Any], int | None]:
+    """Return a store's classes, how it was made, and how many rows it has, where it says so.
 
     Raises:
         DataError: the folder holds no store, or one of another format.
     """
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if not isinstance(about, dict):
+            raise ValueError(f"{ABOUT} holds a {type(about).__name__}; wanted an object with format, classes and made")
         if about["format"] != FORMAT:
             raise DataError(f"{folder}: a store of format {about['format']!r}; this version reads {FORMAT}")
         names = about["classes"]
@@ -156,7 +160,7 @@ def read_about(folder: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
             raise ValueError(f"classes {names!r:.60}; wanted a list of names")
         if not names or len(set(names)) < len(names):
             raise ValueError(f"classes {names!r:.60}; wanted at least one, and each once")
-        return tuple(names), dict(about["made"])
+        return tuple(names), dict(about["made"]), about.get("rows")
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder}: not a store, {ABOUT} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -156,6 +156,12 @@ def _check_before(paper: PaperPlan) -> None:
     """Refuse, before anything is trained, what would be missed after it."""
     if any(not one.name.startswith("table") for one in paper.artefacts) and find_spec("matplotlib") is None:
         raise ConfigError("figures need matplotlib: pip install 'fedperl[paper]'")
+    jobs = [
+        job for point in paper.plan.points for job in point.jobs.values() if not (job.out / "results.json").exists()
+    ]
+    for source, size in dict.fromkeys((job.config.data.source, job.config.data.size) for job in jobs):
+        if source != "dermsim" and (found := Store.open(Path(source), decode=False).size) != size:
+            raise ConfigError(f"{source}: holds images of {found} px; the scale's runs have data.size = {size}")
     unseen = paper.scale.unseen
     if any(one.unseen for one in paper.artefacts) and unseen != "dermsim" and not Path(unseen).is_dir():
         raise ConfigError(f"unseen = {unseen!r}: no such folder; wanted a store of the client that no model saw")

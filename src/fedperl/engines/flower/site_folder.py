@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -222,20 +222,30 @@ def findings(store: Store) -> dict[str, Any]:
         "groups": len(np.unique(store.manifest.group)),
         "known_of_patients": [name for name in ATTRIBUTES if name in store.manifest.about],
         "warnings": warnings,
-        "leaves": leaves(counts),
+        "leaves": leaves(counts, [name for name in ATTRIBUTES if name in store.manifest.about]),
     }
 
 
-def leaves(counts: Mapping[str, int]) -> list[str]:
-    """Return everything that is sent to the server, in words."""
+def leaves(counts: Mapping[str, int], known: Sequence[str] = ()) -> list[str]:
+    """Return everything that is sent to the server, in words.
+
+    Args:
+        known: what the list knows of patients.
+    """
     few = ", 0 where fewer than ten"
+    groups = f"; the same counts for groups of ten or more by {', '.join(known)}" if known else ""
     return [
-        f"once: the classes' names, the size, a hash of your lists; how many images are labelled "
-        f"({counts['labelled']}), unlabelled ({counts['unlabelled']}), for validation ({counts['validation']}{few}) "
-        f"and test ({counts['test']}{few})",
-        "each round you train in: the trained model, mean losses, the share of accepted labels",
-        "each round: of the global model on your validation images accuracy, F1, precision, recall, loss",
-        "at the end: the same on your test images, with calibration, counts in bins and by class of ten images or more",
+        "always: your address, and when you are online",
+        f"once: the classes' names, the size, a hash of your lists and of up to 64 images; how many images are "
+        f"labelled ({counts['labelled']}), unlabelled ({counts['unlabelled']}), for validation "
+        f"({counts['validation']}{few}) and test ({counts['test']}{few})",
+        "each round you train in: the trained model, mean losses, the share of accepted labels; where the run's policy "
+        "asks for it (gate.metric) the trained model's accuracy; with FedIRM the relation matrix of your labelled "
+        "images, classes by classes",
+        "each round: of the global model on your validation images accuracy, F1, precision, recall, loss, and their "
+        "count",
+        "at the end: the same on your validation and test images, with calibration, the temperature that corrects it, "
+        f"counts in bins and by class of ten images or more{groups}",
         "an error's kind, never its text",
         "never: an image, a file's name, a label or a prediction of one image, what a patient is called",
     ]
