@@ -123,7 +123,11 @@ def stop(name: Annotated[str, typer.Argument(help="The run's name.")] = "run", f
     from fedperl.engines.flower.server_folder import ServerFolder, Serving
     from fedperl.errors import RunError
 
-    path = ServerFolder(folder).runs / name
+    runs = ServerFolder(folder).runs
+    path = runs / name
+    if not path.is_dir():
+        there = ", ".join(sorted(one.name for one in runs.iterdir())) if runs.is_dir() else ""
+        raise RunError(f"{path}: no such run; there are {there or 'none'}")
     serving = Serving(path / "serving.json")
     said = serving.read()
     if said.get("state") != "running" or not serving.alive():

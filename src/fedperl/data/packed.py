@@ -141,13 +141,15 @@ def stream(folder: Path, *, chunk: int = 512) -> Iterator[Images]:
 
 
 def _open(folder: Path) -> tuple[Images, npt.NDArray[np.int64]]:
+    reading = OFFSETS
     try:
         offsets = np.lib.format.open_memmap(folder / OFFSETS, mode="r")  # neither pickles nor zip files
+        reading = BLOB
         blob = np.memmap(folder / BLOB, dtype=np.uint8, mode="r")
     except FileNotFoundError as error:
         raise DataError(f"{folder}: not a store, {Path(str(error.filename)).name} is missing") from None
     except Exception as error:  # numpy may raise anything on hostile bytes
-        raise DataError(f"{folder}: its images cannot be read: {error}") from None
+        raise DataError(f"{folder / reading}: cannot be read: {error}") from None
     if (
         offsets.dtype != np.int64
         or offsets.ndim != 1

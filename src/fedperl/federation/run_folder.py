@@ -81,7 +81,7 @@ class RunFolder:
         """
         path = self.path / "config.toml"
         if not path.is_file():
-            raise RunError(f"{self.path}: holds no run to go on with; config.toml is missing")
+            raise RunError(f"{self.path}: holds no run; config.toml is missing")
         try:
             return load_config(path)
         except ConfigError as error:
