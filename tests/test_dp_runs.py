@@ -30,7 +30,7 @@ from fedperl.report.tables import runs_table
 from fedperl.settings import Config
 from tests.conftest import artefacts, small_config, small_store
 
-pytest.importorskip("dp_accounting", reason="epsilon needs the extra: pip install 'fedperl[dp]'")
+pytest.importorskip("dp_accounting", reason="epsilon needs the extra: pip install '.[dp]'")
 
 STEPS, BATCH, IMAGES = 2, 4, 12  # of each client of the small store
 

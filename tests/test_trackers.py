@@ -20,7 +20,7 @@ from fedperl.settings import Config
 from fedperl.trackers import Tracker, final_values, round_values
 from tests.conftest import small_config
 
-WHY = "an extra, not part of dev: pip install 'fedperl[{}]'"
+WHY = "an extra, not part of dev: pip install '.[{}]'"
 
 
 class Stop(Exception):
@@ -90,7 +90,7 @@ def test_a_missing_package_is_an_error_that_names_the_extra_before_anything_star
     error = capsys.readouterr().err
     assert stopped.value.code == 2
     assert error.startswith(f"fedperl: --tracker {kind}: not installed")
-    assert f"pip install 'fedperl[{kind}]'" in error
+    assert f"pip install '.[{kind}]'" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

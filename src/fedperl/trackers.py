@@ -1,7 +1,7 @@
 """A run's numbers for TensorBoard or MLflow, as a watcher: below RUN/tracking, off unless asked for, nothing sent.
 
 `metrics.jsonl` is what a run says of its rounds; a tracker copies its lines, each once, however often the run is
-resumed. The packages are extras: `pip install 'fedperl[tensorboard]'`, `pip install 'fedperl[mlflow]'`.
+resumed. The packages are extras: `pip install '.[tensorboard]'`, `pip install '.[mlflow]'`.
 """
 
 import importlib
@@ -170,7 +170,7 @@ def _mlflow() -> Any:
 
 
 def _not_installed(extra: str, error: ImportError) -> ConfigError:
-    return ConfigError(f"--tracker {extra}: not installed ({error}); pip install 'fedperl[{extra}]'")
+    return ConfigError(f"--tracker {extra}: not installed ({error}); pip install '.[{extra}]'")
 
 
 class TensorBoardSink:

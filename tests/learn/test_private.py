@@ -54,7 +54,7 @@ def of(
 
 @pytest.fixture(name="accounted")
 def _accounted() -> None:
-    pytest.importorskip("dp_accounting", reason="epsilon needs the extra: pip install 'fedperl[dp]'")
+    pytest.importorskip("dp_accounting", reason="epsilon needs the extra: pip install '.[dp]'")
 
 
 # Gradients, against one image after the other through plain autograd
@@ -182,7 +182,7 @@ def test_efficientnet_with_group_norm_gives_the_naive_gradients() -> None:
 
 
 def test_gradients_are_those_of_opacus() -> None:
-    opacus = pytest.importorskip("opacus", reason="the reference of these gradients: pip install 'fedperl[dp]'")
+    opacus = pytest.importorskip("opacus", reason="the reference of these gradients: pip install '.[dp]'")
     data, net = images(), net_of().train()
     for layer in net.modules():
         if isinstance(layer, nn.ReLU):
@@ -652,7 +652,7 @@ def test_without_the_extra_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -
     import sys
 
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ConfigError, match=r"pip install 'fedperl\[dp\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[dp\]'"):
         epsilon([], 1e-5)
 
 

@@ -513,7 +513,7 @@ def test_names_are_no_formulas() -> None:
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"fedperl\[paper\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[paper\]'"):
         figures.figure5(found(trained("SSFL", ten(1))))
 
 

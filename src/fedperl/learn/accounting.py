@@ -72,7 +72,7 @@ def library() -> tuple[Any, Any]:
         import dp_accounting
         from dp_accounting import rdp
     except ImportError:
-        raise ConfigError("dp.unit: no epsilon without dp_accounting; wanted: pip install 'fedperl[dp]'") from None
+        raise ConfigError("dp.unit: no epsilon without dp_accounting; wanted: pip install '.[dp]'") from None
     return dp_accounting, rdp
 
 

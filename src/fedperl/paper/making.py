@@ -155,7 +155,7 @@ def make_paper(
 def _check_before(paper: PaperPlan) -> None:
     """Refuse, before anything is trained, what would be missed after it."""
     if any(not one.name.startswith("table") for one in paper.artefacts) and find_spec("matplotlib") is None:
-        raise ConfigError("figures need matplotlib: pip install 'fedperl[paper]'")
+        raise ConfigError("figures need matplotlib: pip install '.[paper]'")
     jobs = [
         job for point in paper.plan.points for job in point.jobs.values() if not (job.out / "results.json").exists()
     ]

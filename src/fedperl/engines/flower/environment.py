@@ -32,7 +32,7 @@ def need_flower() -> None:
         ConfigError: it is not installed.
     """
     if find_spec("flwr") is None:
-        raise ConfigError("this needs Flower, which is not installed; wanted: pip install 'fedperl[flower]'")
+        raise ConfigError("this needs Flower, which is not installed; wanted: pip install '.[flower]'")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

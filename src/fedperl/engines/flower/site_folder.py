@@ -213,6 +213,7 @@ def findings(store: Store) -> dict[str, Any]:
     dark = int((store.images.reshape(len(store.images), -1).max(axis=1) == 0).sum())
     if dark:
         warnings.append(f"{dark} images are entirely black")
+    known = [name for name in ATTRIBUTES if name in store.manifest.about]
     return {
         "images": len(store.images),
         "size": store.size,
@@ -220,9 +221,9 @@ def findings(store: Store) -> dict[str, Any]:
         "counts": counts,
         "by_class": by_class,
         "groups": len(np.unique(store.manifest.group)),
-        "known_of_patients": [name for name in ATTRIBUTES if name in store.manifest.about],
+        "known_of_patients": known,
         "warnings": warnings,
-        "leaves": leaves(counts, [name for name in ATTRIBUTES if name in store.manifest.about]),
+        "leaves": leaves(counts, known),
     }
 
 

@@ -35,7 +35,7 @@ def leakage_figure(found: Found, beside: Sequence[Found] = ()) -> FigureContent:
     try:
         from matplotlib import style
     except ImportError:
-        raise ConfigError("figures need matplotlib: pip install 'fedperl[paper]'") from None
+        raise ConfigError("figures need matplotlib: pip install '.[paper]'") from None
     there = [
         kind for kind in KINDS if all(kind in one["attacks"]["lira"] for one in (*found["releases"], *_all(beside)))
     ]

@@ -103,7 +103,7 @@ def drawn(make: Callable[[Found], FigureContent]) -> Callable[[Found], FigureCon
         try:
             from matplotlib import style
         except ImportError:
-            raise ConfigError("figures need matplotlib: pip install 'fedperl[paper]'") from None
+            raise ConfigError("figures need matplotlib: pip install '.[paper]'") from None
         with style.context(["default", OURS]):
             return make(found)
 
