@@ -134,6 +134,20 @@ SETS = {
         (1,),
         (_point("sgd", 0.003, 20), _point("adam", 0.0003, 20)),
     ),
+    "longer": Set(
+        "labelled images alone, twice the rounds",
+        (*TRAINED, "federation.rounds=600"),
+        (LOWER,),
+        TASKS[:1],
+        (1, 2),
+        (
+            _point("sgd", 0.01, 20),
+            _point("sgd", 0.01, 20, "geometric"),
+            _point("sgd", 0.01, 40),
+            _point("adam", 0.001, 20, "geometric"),
+            _point("sgd", 0.003, 40, "geometric"),
+        ),
+    ),
     "trained": Set(
         "trained well",
         (*TRAINED, HALF),

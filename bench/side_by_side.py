@@ -230,8 +230,8 @@ def where_and_when(lines: Iterable[Line]) -> str:
     times = [line["results"]["seconds_this_start"] for line in some]
     many = f"{beside[0]} to {beside[-1]}" if len(beside) > 1 else str(beside[0])
     return (
-        f"{len(some)} runs on one {devices}, {dates}, {many} side by side; a run took {statistics.median(times):.0f} s "
-        f"({min(times):.0f} to {max(times):.0f}) while the others ran beside it."
+        f"{len(some)} run{'s' if len(some) > 1 else ''} on one {devices}, {dates}, {many} side by side; a run took "
+        f"{statistics.median(times):.0f} s ({min(times):.0f} to {max(times):.0f}) while the others ran beside it."
     )
 
 
