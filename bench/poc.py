@@ -40,6 +40,8 @@ class Set:
     """Settings to choose from, each trained."""
     best_of: str = ""
     """The set whose grid's best point, on validation images, is added to the settings."""
+    after: tuple[str, ...] = ()
+    """Settings that override that point's."""
 
 
 def _point(kind: str, lr: float, steps: int, weak: str = "none") -> tuple[str, ...]:
@@ -74,6 +76,18 @@ SETS = {
         tasks=TASKS[:2],
         seeds=(1,),
     ),
+    "released_streaming": Set(
+        "the same choices where images stream in, a task whose code was not released: tau 0.75, helpers and peers "
+        "every tenth round, 2,000 images to validate and to test, no weight decay",
+        (
+            "objective.tau=0.75",
+            "peers.every=10",
+            "optimizer.weight_decay=0.0",
+            f"partition.held_out={2000 / 70000}",
+        ),
+        tasks=TASKS[2:],
+        seeds=(1,),
+    ),
     "control": Set(
         "FedMatch whose unlabelled images count for nothing: sigma + psi on labelled images alone",
         NO_UNLABELLED,
@@ -91,7 +105,6 @@ SETS = {
         ("objective.uda.tsa=none",),
         ("FedAvg-UDA", "FedProx-UDA"),
         TASKS[:1],
-        (1,),
     ),
     "unscaled": Set(
         "weights as they are usually drawn", ("model.init_scale=1.0",), (LOWER, "FedMatch"), TASKS[:1], (1,)
@@ -103,6 +116,13 @@ SETS = {
         "weights that start at 2 instead of 1.2 times the usual, where FedMatch's psi is drawn to",
         ("model.init_scale=2.0",),
         (LOWER,),
+    ),
+    "larger": Set(
+        "weights that start at 1.4 to 1.8 times the usual",
+        (),
+        (LOWER,),
+        TASKS[:1],
+        grid=tuple((f"model.init_scale={scale}",) for scale in (1.4, 1.6, 1.8)),
     ),
     "grid": Set(
         "labelled images alone, by optimiser, rate and weak views",
@@ -155,6 +175,14 @@ SETS = {
         TASKS[:1],
         best_of="steady",
     ),
+    "trained_every_label": Set(
+        "SL trained well, with as many images a round as a client has",
+        (*TRAINED, HALF),
+        ("FedAvg-SL",),
+        TASKS[:1],
+        best_of="steady",
+        after=("federation.steps=54",),
+    ),
     "trained_fedmatch": Set(
         "FedMatch trained well",
         (*TRAINED, HALF, *IN_PROPORTION),
@@ -182,7 +210,13 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], tasks: list[str], 
                 for point in points:
                     title = ", ".join((run.name, *(point if len(points) > 1 else ()), f"seed {seed}"))
                     own = {"name": f"{task} {run.method} {seed}", "method": run.method, "seed": seed, "device": device}
-                    changed = ["checkpoint_every=1000", "federation.validate_every=10", *chosen.settings, *point]
+                    changed = [
+                        "checkpoint_every=1000",
+                        "federation.validate_every=10",
+                        *chosen.settings,
+                        *point,
+                        *chosen.after,
+                    ]
                     config = resolve(merged(run.settings, own), changed, source=title)
                     found[title] = Job(f"{name}: {title}", config, out / "poc" / name / re.sub(r"[^\w.=]+", "-", title))
     return found

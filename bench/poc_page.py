@@ -40,7 +40,10 @@ PLAIN, FIXMATCH, FEDMATCH, RAW, PA = (
 RAW_SUM, PA_SUM = (("published", row) for row in PAPERS_NAME)
 CONTROL = ("control", "FedMatch")
 WORTH: dict[str, tuple[Cell, Cell]] = {
-    "every label: FedAvg-SL less labelled images alone": (("published", "FedAvg-SL"), PLAIN),
+    "every label, in 54 (68) steps with the loss times 1: FedAvg-SL less labelled images alone": (
+        ("published", "FedAvg-SL"),
+        PLAIN,
+    ),
     "FixMatch less labelled images alone": (FIXMATCH, PLAIN),
     "UDA, which holds labels back too, less labelled images alone": (("published", "FedAvg-UDA"), PLAIN),
     "FedMatch less labelled images alone": (FEDMATCH, PLAIN),
@@ -61,16 +64,23 @@ WHY: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (
         ("FedAvg-SL", "FedProx-SL"),
         TASKS,
-        "How many steps FedMatch takes with every label is not published, and the paper took its values over. Ours "
-        "sees as many images a round as a client has, in batches of 10. Other readings are below: five steps of 108 "
-        "images stay further behind on CIFAR-10, and with the loss times 10 it goes far beyond the paper's values",
+        "How many steps FedMatch takes with every label, and with which weight of the loss, is not published, and the "
+        "paper took its values over. Ours sees as many images a round as a client has, in batches of 10, the loss "
+        "times 1. Other readings are below (seed 1): the same images in five steps of 108, the loss times 10, stay "
+        "further behind on CIFAR-10, and batches of 10 with the loss times 10 go far beyond the paper's values",
     ),
     (
         ("FedAvg-UDA", "FedProx-UDA"),
-        TASKS,
-        "UDA's temperature and threshold in FedMatch's hands are not published, nor its code; ours are UDA's own. On "
-        "CIFAR-10 hardly an image passes that threshold, and what is left of UDA holds labels back: without that (set "
-        "`all_labels_count`, below) CIFAR-10 IID comes within 2 points of the paper's",
+        TASKS[:2],
+        "UDA's temperature and threshold in FedMatch's hands are not published, nor its code; ours are UDA's own. "
+        "Hardly an image passes that threshold, and what is left of UDA holds labels back. Without that (set "
+        "`all_labels_count`, below) it gains about two points, most of what is missing",
+    ),
+    (
+        ("FedProx-UDA",),
+        TASKS[2:],
+        "UDA's settings in FedMatch's hands and the code of the streaming task are not published; like every row "
+        "that learns little from unlabelled images, ours stays with labelled images alone",
     ),
     (
         ("FedProx-FixMatch",),
@@ -88,9 +98,16 @@ WHY: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("FedPerl", "FedPerl, sigma + psi"), TASKS[2:], "See above on the 82.75"),
     (
         SIGMA_PSI_ROWS,
-        TASKS[:2],
-        "FedMatch's losses with a constant learning rate, shuffled batches and our strong views; its own paper has "
-        "52.13 and 52.25. One of our three seeds lies far below the others, see above",
+        TASKS[:1],
+        "We train FedMatch with a constant learning rate, shuffled batches and our strong views; its own paper has "
+        "52.13. One of our three seeds lies far below the others, see above, but the others are below 52 as well",
+    ),
+    (
+        SIGMA_PSI_ROWS,
+        TASKS[1:2],
+        "We train FedMatch with a constant learning rate, shuffled batches and our strong views; its own paper has "
+        "52.25. One of our three seeds lies far below the others, see above; the others are within 3.5 points of the "
+        "paper's values",
     ),
     (
         SIGMA_PSI_ROWS,
@@ -239,28 +256,39 @@ def unfinished() -> list[str]:
     """Return the sets but the published one of which runs are missing, and how many."""
     found = []
     for name, chosen in SETS.items():
-        planned = len(chosen.rows) * len(chosen.tasks) * len(chosen.seeds) * len(chosen.grid)
-        left = planned - len(ended(name))
+        left = _planned(name) - len(ended(name))
         if left and name != "published":
-            found.append(f"`{name}` ({chosen.about}): {left} runs of {planned}")
+            found.append(f"`{name}` ({chosen.about}): {left} runs of {_planned(name)}")
     return found
 
 
 def check_settings() -> None:
     """Refuse lines that were trained with other settings than their set has now."""
     for name, chosen in SETS.items():
-        lines = read(name)
+        lines = ended(name)
         if not lines or (chosen.best_of and not read(chosen.best_of)):
             continue
         check_lines(name, lines, jobs(name, Path(), "cuda", [], [], []))
 
 
+VARIANTS = (
+    "released",
+    "released_streaming",
+    "control",
+    "louder",
+    "all_labels_count",
+    "unscaled",
+    "five_steps",
+    "heavy",
+)
+
+
 def variants(published: Lines) -> list[str]:
     """Return the other readings of the set-up beside the published one."""
     found: list[str] = []
-    for name in ("released", "control", "louder", "all_labels_count", "unscaled", "five_steps", "heavy"):
+    for name in VARIANTS:
         lines, every = read(name), ended(name)
-        if not lines:
+        if not every:
             continue
         rows = []
         for row in SETS[name].rows:
@@ -268,31 +296,32 @@ def variants(published: Lines) -> list[str]:
             for task in SETS[name].tasks:
                 theirs = paper_value(task, row)
                 own = cell(lines, task, row)
-                same = Numbers({s: v for s, v in cell(published, task, row).by_seed.items() if s in own.by_seed})
-                lost = sum("failed" in line for run, line in every.items() if run.startswith(f"{task}: {row}, seed"))
+                seeds = [seed for seed in SETS[name].seeds if f"{task}: {row}, seed {seed}" in every]
+                same, lost = cell(published, task, row, seeds=seeds), len(seeds) - len(own.by_seed)
                 said = f"{own}, {lost} diverged" if lost and own.by_seed else "all diverged" if lost else str(own)
                 cells += [said, str(same), "·" if theirs is None else f"{theirs[0]:.2f}"]
             rows.append(cells)
         head = ["", *(text for task in SETS[name].tasks for text in (TITLES[task], "as above", "paper"))]
         about = SETS[name].about
-        found += [f"**{about[0].upper()}{about[1:]}.** {where_and_when(lines.values())}", "", *table(head, rows), ""]
+        found += [f"**{about[0].upper()}{about[1:]}.** {where_and_when(every.values())}", "", *table(head, rows), ""]
     return found
 
 
 def trained(sets: Sets) -> list[str]:
     """Return the well-trained regime, and what was tried for it."""
     text = ["## Trained well: CIFAR-10 IID", ""]
-    lines, task, rows = {**sets["trained"], **sets["trained_fedmatch"]}, TASKS[0], list[list[str]]()
-    base = cell(lines, task, LOWER)
-    for name in ("trained", "trained_fedmatch"):
+    task, rows = TASKS[0], list[list[str]]()
+    base = cell(sets["trained"], task, LOWER)
+    for name in ("trained", "trained_every_label", "trained_fedmatch"):
         chosen = SETS[name]
         if not sets[name]:
             continue
-        settings = ", ".join(f"`{one}`" for one in (*chosen.settings, *best_point(chosen.best_of)))
+        changed = (*chosen.settings, *best_point(chosen.best_of), *chosen.after)
+        settings = ", ".join(f"`{key}={value}`" for key, value in dict(one.split("=") for one in changed).items())
         text += [f"{chosen.about[0].upper()}{chosen.about[1:]}: {settings}. {where_and_when(sets[name].values())}", ""]
         for row in chosen.rows:
-            own = cell(lines, task, row)
-            rows.append([row, str(own), "" if row == LOWER else str(difference(own, base))])
+            own, with_these = cell(sets[name], task, row), f", `{'`, `'.join(chosen.after)}`" if chosen.after else ""
+            rows.append([row + with_these, str(own), "" if row == LOWER else str(difference(own, base))])
     if rows:
         text += [*table(["", "accuracy", "less labelled images alone"], rows), "", *trained_findings(sets), ""]
     text += [
@@ -320,7 +349,7 @@ def trained_findings(sets: Sets) -> list[str]:
     if any(len(row.by_seed) < 3 for row in rows.values()) or len(ended("longer")) < 10:
         return ["Not all runs are there yet."]
     plain, fixmatch, raw, anonymous = (rows[row] for row in (LOWER, "FedAvg-FixMatch", "FedPerl raw", "FedPerl"))
-    gain, every = difference(fixmatch, plain), difference(rows["FedAvg-SL"], plain)
+    gain = difference(fixmatch, plain)
     peers, cost, fedmatch = difference(raw, fixmatch), difference(anonymous, raw), difference(rows["FedMatch"], plain)
     chosen = [100 * value for value in validation("steady")[best_point("steady")].values() if value is not None]
     longest = best_point("longer")
@@ -345,12 +374,13 @@ def trained_findings(sets: Sets) -> list[str]:
         f"chosen, with every seed more than 60, and {plain.mean:.2f} % of the test images. Twice the rounds and weak "
         f"views that flip and turn (`longer`, the best of its points on validation images) have {fmean(longer):.2f} "
         f"and {fmean(tested):.2f}, with two seeds; the methods were not trained so long.",
-        f"- **Does semi-supervision help?** Here it does: FixMatch less labelled images alone {gain}, of the {every} "
-        f"that every label brings. In the end {passed:.0f} % of the unlabelled images pass the threshold.",
+        f"- **Does semi-supervision help?** Here it does: FixMatch less labelled images alone {gain}. "
+        f"In the end {passed:.0f} % of the unlabelled images pass the threshold.",
         f"- **Do peers?** Not that it could be seen: FedPerl raw less FixMatch {peers}.",
         f"- **Does anonymization cost?** Nothing that could be seen: FedPerl less FedPerl raw {cost}.",
-        f"- **FedMatch**, its penalties in proportion to the labelled loss, which counts once here and not ten times, "
-        f"and its optimiser chosen of two, is {fedmatch} from labelled images alone.",
+        f"- **FedMatch** less labelled images alone {fedmatch}, no fair trial: its optimiser was chosen of two points "
+        "with one seed, that of labelled images alone of five with three. Its penalties stand in proportion to the "
+        "labelled loss, which counts once here and not ten times; its unlabelled losses still weigh 0.01 of that.",
     ]
 
 
@@ -439,10 +469,10 @@ def accepted_table(lines: Lines) -> list[str]:
     for row in POC:
         some = [shares(lines, task, row) for task in TASKS]
         if any(some):
-            rows.append([row, *(f"{100 * fmean(one):.1f}" if one else "·" for one in some)])
+            rows.append([row, *(f"{100 * fmean(one):.1f} ({len(one)})" if one else "·" for one in some)])
     return [
         "Percent of the unlabelled images that passed the threshold, the mean over a run (every tenth round) and over "
-        "the seeds whose lines say so.",
+        "the seeds whose lines say so (how many: the first runs did not write it down).",
         "",
         *table(["", *TITLES.values()], rows),
     ]
@@ -460,7 +490,7 @@ def again(lines: Lines) -> list[str]:
     return text
 
 
-AGAIN = "python bench/poc.py again --workers 3 && python bench/poc_page.py"
+AGAIN = "rm docs/results/poc/again.jsonl\npython bench/poc.py again --workers 3 && python bench/poc_page.py"
 SETUP = [
     "## The set-up",
     "",
@@ -484,7 +514,8 @@ SETUP = [
     "```bash",
     "fedperl data prepare cifar10 --out stores/cifar32 --size 32",
     "fedperl data prepare fashion_mnist --out stores/fmnist32 --size 32",
-    "python bench/poc.py published   # goes on where it stopped",
+    "mv docs/results/poc aside          # what has a line is not trained again",
+    "python bench/poc.py published       # and the other sets, by name; goes on where it stopped",
     "python bench/poc_page.py",
     "```",
     "",
@@ -508,7 +539,13 @@ def findings(sets: Sets) -> list[str]:
     _check(_sentences(sets))
     every = [found for one, other in WORTH.values() for found in columns(sets, one, other) if len(found.by_seed) == 3]
     starred = sum(found.excludes_zero for found in every)
-    strict = sum(found.p < 0.05 / len(every) for found in every)
+    columns_of = [*TITLES.values(), "Fashion-MNIST's global model"]
+    strict = [
+        f"{what}, {title} ({found})"
+        for what, (one, other) in WORTH.items()
+        for title, found in zip(columns_of, columns(sets, one, other), strict=True)
+        if len(found.by_seed) == 3 and found.p < 0.05 / len(every)
+    ]
     noise = {task: 196 * math.sqrt(0.25 / IMAGES[task]) for task in TASKS}
     lines, streamed = sets["published"], TASKS[2]
     own, whole = (
@@ -519,12 +556,13 @@ def findings(sets: Sets) -> list[str]:
     }
     return [
         "Differences are in points, ± half of the 95 % interval over three training seeds (Student's t), * where it "
-        f"excludes 0. Of the {len(every)} intervals of the next section {starred} do; two or three would by chance, "
-        f"and {strict or 'none'} after a correction for their number (Bonferroni). Split and test images are the "
-        f"same for all seeds: the test images alone leave a level uncertain by up to {noise[TASKS[0]]:.1f} points on "
-        f"CIFAR-10 and {noise[streamed]:.1f} on Fashion-MNIST (95 %), and the paper's are others.",
+        f"excludes 0. Of the {len(every)} intervals of the next section {starred} do, where chance alone gives two or "
+        f"three; corrected for their number (Bonferroni) {len(strict)} do: {'; '.join(strict)}. The other stars are "
+        "not confirmed. Split and test images are the same for all seeds: the test images alone leave a level "
+        f"uncertain by up to {noise[TASKS[0]]:.1f} points on CIFAR-10 and {noise[streamed]:.1f} on "
+        "Fashion-MNIST (95 %), and the paper's are others.",
         "",
-        "- **Does semi-supervision help?** Not that it could be seen. FixMatch less labelled images alone, a row that "
+        "- **Does semi-supervision help?** Hardly, if at all. FixMatch less labelled images alone, a row that "
         f"the paper does not have: {told(sets, FIXMATCH, PLAIN)}. On CIFAR-10 it could hardly: "
         f"{share['FedAvg-FixMatch'][0]:.1f} and {share['FedAvg-FixMatch'][1]:.1f} % of the unlabelled images pass the "
         "threshold of 0.85 while these networks are trained, so that FixMatch and FedPerl are labelled-only training "
@@ -542,7 +580,7 @@ def findings(sets: Sets) -> list[str]:
         "where the paper has +6.36 and +7.55 on CIFAR-10. It is no fair trial of peers there, since with them even "
         f"fewer images pass ({share['FedPerl raw'][0]:.1f} and {share['FedPerl raw'][1]:.1f} %). On sigma + psi, "
         f"FedPerl's helpers less FedMatch's: {told(sets, RAW_SUM, FEDMATCH)}.",
-        f"- **Does anonymization cost?** Nothing in FedPerl that could be seen: {told(sets, PA, RAW)}, on sigma + psi "
+        f"- **Does anonymization cost?** In FedPerl it does not: {told(sets, PA, RAW)}, on sigma + psi "
         f"{told(sets, PA_SUM, RAW_SUM)}. In FedMatch perhaps a point on CIFAR-10: "
         f"{told(sets, ('published', 'FedMatch PA'), FEDMATCH)}.",
         "- **Is the 82.75 on Fashion-MNIST there?** Not as the mean of the clients' own models, which is what the "
@@ -553,6 +591,7 @@ def findings(sets: Sets) -> list[str]:
         "that would explain it; the paper does not say so.",
         *released(sets),
         *by_seed(sets),
+        *sizes(sets),
     ]
 
 
@@ -600,8 +639,16 @@ def _readings(sets: Sets) -> list[tuple[bool, str]]:
     """Return what WHY says of other readings, and whether the numbers do."""
     uda, sl = SETS["all_labels_count"], SETS["heavy"]
     annealed = [
-        (cell(sets["all_labels_count"], task, row), paper_value(task, row)) for task in uda.tasks for row in uda.rows
+        (
+            cell(sets["all_labels_count"], task, row),
+            less(sets, ("all_labels_count", row), ("published", row), task),
+            paper_value(task, row),
+        )
+        for task in uda.tasks
+        for row in uda.rows
+        if cell(sets["all_labels_count"], task, row).by_seed
     ]
+    summed = {task: [_values(sets, task, row) for row in SIGMA_PSI_ROWS] for task in TASKS[:2]}
     readings = [
         [cell(sets[name], task, row) for name in ("five_steps", "published", "heavy")]
         for task in sl.tasks
@@ -610,8 +657,11 @@ def _readings(sets: Sets) -> list[tuple[bool, str]]:
     theirs = [(paper_value(task, row) or [math.nan])[0] for task in sl.tasks for row in sl.rows]
     return [
         (
-            all(theirs and abs(ours.mean - theirs[0]) < 2 for ours, theirs in annealed if ours.by_seed),
-            "UDA without annealing comes within 2 points",
+            all(
+                1 < gained.mean < 3.5 and theirs and abs(ours.mean - theirs[0]) < FAR
+                for ours, gained, theirs in annealed
+            ),
+            "UDA without annealing gains about two points",
         ),
         (
             all(
@@ -621,7 +671,17 @@ def _readings(sets: Sets) -> list[tuple[bool, str]]:
             ),
             "SL's other readings lie further behind and far beyond",
         ),
+        (all(max(ours) < 52 for ours, _ in summed[TASKS[0]]), "the other seeds of sigma + psi are below 52 as well"),
+        (
+            all(min(ours) < sorted(ours)[1] - 3 and paper - sorted(ours)[1] < 3.5 for ours, paper in summed[TASKS[1]]),
+            "the other seeds of sigma + psi are within 3.5 points",
+        ),
     ]
+
+
+def _values(sets: Sets, task: str, row: str) -> tuple[list[float], float]:
+    """Return a published cell by seed, and the paper's value."""
+    return list(cell(sets["published"], task, row).by_seed.values()), (paper_value(task, row) or [math.nan])[0]
 
 
 def nine_seeds(sets: Sets) -> str:
@@ -640,25 +700,45 @@ def nine_seeds(sets: Sets) -> str:
 
 def released(sets: Sets) -> list[str]:
     """Return what the choices of FedMatch's released code change, seed by seed."""
-    chosen, seeds = SETS["released"], SETS["released"].seeds
-    if len(sets["released"]) < len(chosen.rows) * len(chosen.tasks):
+    said = {
+        name: _moved(sets, name) for name in ("released", "released_streaming") if len(sets[name]) >= _planned(name)
+    }
+    if not said:
         return []
+    images = 2000
+    parts = []
+    for name, (moved, before, after) in said.items():
+        where = " and ".join(TITLES[task] for task in SETS[name].tasks)
+        gone, come = ([one for one in some if one not in others] for some, others in ((before, after), (after, before)))
+        parts.append(
+            f"{where}: a cell moves by {fmean(moved):+.2f} points in the mean, {min(moved):+.2f} to {max(moved):+.2f}; "
+            f"with that seed {len(before)} cells are more than 3 points off at the published setting and {len(after)} "
+            f"with these; no longer off {'; '.join(gone) or 'none'}; newly off {'; '.join(come) or 'none'}"
+        )
+        _check([(2 * len(after) > len(before), "the released choices do not bring the paper's numbers")])
+    return [
+        "- **Are the paper's numbers there with the choices of FedMatch's released code?** No (seed 1, with "
+        f"{images:,} test images of its own, which alone leave a level uncertain by "
+        f"{196 * math.sqrt(0.25 / images):.1f} points). {'. '.join(parts)}."
+    ]
+
+
+def _planned(name: str) -> int:
+    chosen = SETS[name]
+    return len(chosen.rows) * len(chosen.tasks) * len(chosen.seeds) * len(chosen.grid)
+
+
+def _moved(sets: Sets, name: str) -> tuple[list[float], list[str], list[str]]:
+    """Return by how much a set's cells differ from the published ones, and which of these and those are far off."""
     moved, before, after = list[float](), list[str](), list[str]()
-    for row in chosen.rows:
-        for task in chosen.tasks:
-            anew, old = (cell(sets[name], task, row, seeds=seeds) for name in ("released", "published"))
+    for row in SETS[name].rows:
+        for task in SETS[name].tasks:
+            anew, old = (cell(sets[one], task, row, seeds=SETS[name].seeds) for one in (name, "published"))
             theirs, own = paper_value(task, row), f"{row}, {TITLES[task]}"
             moved.append(anew.mean - old.mean)
             before += [own] if theirs and abs(old.mean - theirs[0]) > FAR else []
             after += [own] if theirs and abs(anew.mean - theirs[0]) > FAR else []
-    gone = [own for own in before if own not in after]
-    _check([(2 * len(after) > len(before), "the released choices do not bring the paper's numbers")])
-    return [
-        "- **Are the paper's numbers there with the choices of FedMatch's released code?** No (set `released`, seed 1, "
-        f"with 2,000 test images of its own). They move a cell by {fmean(moved):+.2f} points in the mean, "
-        f"{min(moved):+.2f} to {max(moved):+.2f}. With that seed {len(before)} cells of CIFAR-10 are more than 3 "
-        f"points off at the published setting and {len(after)} with these; no longer off: {'; '.join(gone) or 'none'}."
-    ]
+    return moved, before, after
 
 
 def by_seed(sets: Sets) -> list[str]:
@@ -678,7 +758,6 @@ def by_seed(sets: Sets) -> list[str]:
     return [
         "- **Why do rows on sigma + psi spread so on CIFAR-10?** By the seed, which draws weights, cohorts and batches "
         f"(which of them decides was not tried). {TITLES[task]}, seeds 1, 2 and 3: {listed}.{more_seeds(sets)}"
-        f"{sizes(sets)}"
     ]
 
 
@@ -693,24 +772,44 @@ def more_seeds(sets: Sets) -> str:
     return f" Labelled images alone, {which}: on sigma + psi {summed}; plain {plain}."
 
 
-def sizes(sets: Sets) -> str:
-    """Return how large the weights grow, and what comes of starting where those of sigma + psi end."""
-    lines, louder, tried = sets["more_seeds"], ended("louder"), len(SETS["louder"].seeds) * len(TASKS)
-    plain, summed = ([line["norm"] for run, line in lines.items() if f": {row}," in run] for row in (LOWER, "FedMatch"))
-    if not plain or not summed or len(louder) < tried:
-        return ""
-    lost = sum("failed" in line for line in louder.values())
-    kept = [100 * accuracy(line) for line in louder.values() if "failed" not in line]
-    # Weights drawn as usual are plain / 1.2.
-    factor = 1.2 * fmean(summed) / fmean(plain)
-    _check([(1.9 < factor < 2.1, "psi is drawn to sigma"), (all(one < 15 for one in kept), "the rest learn nothing")])
-    return (
-        f" The penalties draw psi to sigma: over seeds 4 to 9 the sum ends {fmean(summed):.1f} long, "
-        f"{factor:.2f} times what is usually drawn, where plain weights stay at {fmean(plain):.1f}, 1.2 times. "
-        f"Plain weights that start at twice the usual (set `louder`) do not stand it: {lost} of {tried} runs diverge "
-        "and the rest learn nothing. So it is not the size alone, but that it grows while the network is trained, or "
-        "something else in the decomposition."
+def sizes(sets: Sets) -> list[str]:
+    """Return what is known of sigma + psi: how large its weights grow, and what plain weights of such sizes do."""
+    task, louder, usual = TASKS[0], ended("louder"), sets["unscaled"]
+    plain, summed = (
+        [line["norm"] for run, line in sets["more_seeds"].items() if f": {row}," in run] for row in (LOWER, "FedMatch")
     )
+    if not plain or not summed or len(louder) < _planned("louder") or len(usual) < _planned("unscaled"):
+        return []
+    kept = [line for line in louder.values() if "failed" not in line]
+    factor = 1.2 * fmean(summed) / fmean(plain)  # weights drawn as usual are plain / 1.2
+    first = {
+        row: [cell(lines, task, row, seeds=(1,)).mean for lines in (usual, sets["published"])]
+        for row in SETS["unscaled"].rows
+    }
+    _check(
+        [
+            (1.9 < factor < 2.1, "psi is drawn to sigma"),
+            (all(math.isinf(line["norm"]) for line in kept), "all that start at 2 times diverge"),
+            (first[LOWER][0] < first[LOWER][1] - 2, "plain weights gain by their size"),
+        ]
+    )
+    between = {point: _tested("larger", point) for point in SETS["larger"].grid}
+    tried = "; ".join(f"{one.partition('=')[2]} times {', '.join(some)}" for (one,), some in between.items() if some)
+    return [
+        "- **What is it about sigma + psi?** Perhaps the size of the weights; it is not settled. The penalties draw "
+        f"psi to sigma: over seeds 4 to 9 the sum ends {fmean(summed):.1f} long, {factor:.2f} times what is usually "
+        f"drawn, where plain weights stay at {fmean(plain):.1f}, 1.2 times. Plain weights that start at 1 time have "
+        f"{first[LOWER][0]:.2f}, at 1.2 times {first[LOWER][1]:.2f} (CIFAR-10 IID, seed 1); FedMatch that starts at 1 "
+        f"time {first['FedMatch'][0]:.2f}, at 1.2 times {first['FedMatch'][1]:.2f}. Plain weights that start at 2 "
+        f"times diverge, {_planned('louder')} runs of {_planned('louder')}"
+        + (f". In between, seeds 1, 2 and 3: {tried}." if tried else "; in between nothing was tried.")
+    ]
+
+
+def _tested(name: str, point: tuple[str, ...]) -> list[str]:
+    """Return the test accuracy of a grid's point by seed, as text."""
+    found = {run: line for run, line in ended(name).items() if f", {', '.join(point)}, seed" in run}
+    return ["diverged" if "failed" in found[run] else f"{100 * accuracy(found[run]):.1f}" for run in sorted(found)]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ taking turns.
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -21,6 +22,7 @@ from typing import Any
 from fedperl.config import config_hash
 from fedperl.errors import ConfigError, FedPerlError
 from fedperl.files import append_durably
+from fedperl.opening import check_device
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
 
@@ -94,6 +96,10 @@ def train_sets(
         SystemExit: some runs failed, the others have their lines; or a setting cannot be used.
     """
     waiting = []
+    try:
+        check_device(args.device)
+    except ConfigError as error:
+        raise SystemExit(f"{Path(sys.argv[0]).stem}: {error}") from None
     for name in args.sets:
         path = folder / f"{name}.jsonl"
         try:
@@ -227,7 +233,7 @@ def where_and_when(lines: Iterable[Line]) -> str:
     devices = ", ".join(sorted({line["device"] for line in some}))
     dates = ", ".join(sorted({line["date"] for line in some}))
     beside = sorted({line["side_by_side"] for line in some})
-    times = [line["results"]["seconds_this_start"] for line in some]
+    times = [line["results"]["seconds_this_start"] for line in some if "failed" not in line] or [math.nan]
     many = f"{beside[0]} to {beside[-1]}" if len(beside) > 1 else str(beside[0])
     return (
         f"{len(some)} run{'s' if len(some) > 1 else ''} on one {devices}, {dates}, {many} side by side; a run took "
