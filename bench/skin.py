@@ -22,6 +22,7 @@ from side_by_side import Line
 from fedperl.config import Table, merged, resolve
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError
+from fedperl.evaluate import BinnedSums
 from fedperl.evaluating import evaluate
 from fedperl.federation.run_folder import RunFolder
 from fedperl.paper.runs import find_scale, paper_runs
@@ -164,6 +165,9 @@ def noted(folder: Path, *, device: str) -> Line:
     found: Line = {
         "confusion": {client: parts["test"]["confusion"] for client, parts in sums.items()},
         "validation_confusion": {client: parts["validation"]["confusion"] for client, parts in sums.items()},
+        "validation_ece": {
+            client: round(BinnedSums.from_dict(parts["validation"]).ece(), 4) for client, parts in sums.items()
+        },
     }
     helped, accepted, macro_f1 = Counter[str](), dict[int, float](), dict[int, float]()
     if (folder / "metrics.jsonl").exists():  # not of clients that train alone

@@ -49,6 +49,17 @@ def test_every_row_resolves_with_the_rate_that_was_chosen(skin: ModuleType) -> N
         skin.jobs("core", Path(), "cpu", [4], [])
 
 
+def naive_ece(folder: Path, client: str) -> float:
+    """Of a client's validation images, from the finest bins: 15 bins of equal width."""
+    curves = json.loads((folder / "curves.json").read_text())
+    sums = curves["sums"][curves["chosen"]["per_client_best"][client]]["validation"]
+    gaps, images = [0.0] * 15, 0
+    for bin_, ((wrong, right), total) in enumerate(zip(sums["confidence"], sums["total_confidence"], strict=True)):
+        gaps[bin_ * 15 // len(sums["confidence"])] += total - right
+        images += wrong + right
+    return sum(map(abs, gaps)) / images
+
+
 def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = small_config(method="fedperl", federation={"rounds": 25, "steps": 1})
@@ -67,6 +78,7 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
         assert np.sum(found["validation_confusion"][client]) == len(
             small_store().partition.clients[int(client)].validation
         )
+        assert found["validation_ece"][client] == pytest.approx(naive_ece(folder, client), abs=1e-4)
     last = rounds[-1]
     assert found["accepted"] == {
         25: pytest.approx(np.mean([one["accepted"] for one in last["numbers"].values()]), abs=1e-4)

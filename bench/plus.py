@@ -1,0 +1,48 @@
+"""FedPerl+ on real lesions: the options of bench/plus.toml, many runs side by side.
+
+    python bench/plus.py alone [--workers 12] [--device cuda] [--seeds 11 12] [--rows ...]
+
+`alone` is each option by itself on top of FedPerl. A run becomes a line of docs/results/plus/SET.jsonl
+(bench/side_by_side.py) as those of bench/skin.py do.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import side_by_side
+from skin import cost, headline, noted
+
+from fedperl.parallel import Job
+from fedperl.suite import plan_suite
+
+SUITES = {"alone": Path(__file__).with_name("plus.toml")}
+LINES = Path(__file__).parents[1] / "docs" / "results" / "plus"
+
+
+def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -> dict[str, Job]:
+    """Return the runs of a set by name, or some of them.
+
+    Raises:
+        ConfigError: seeds or rows that are not of the set.
+    """
+    plan = plan_suite(SUITES[name], out / "plus" / name, overrides=[f"device={device}"])
+    for asked, there in ((seeds, plan.suite.seeds), (rows, [run.name for run in plan.suite.runs])):
+        side_by_side.check_choice(name, asked, there)
+    return {
+        job.name: job
+        for seed in seeds or plan.suite.seeds
+        for point in plan.points
+        if not rows or point.run.name in rows
+        for job in (point.jobs[seed],)
+    }
+
+
+def main() -> None:
+    """Train what is asked for."""
+    args = side_by_side.parser_of(__doc__ or "", SUITES).parse_args()
+    plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.rows)  # noqa: E731
+    side_by_side.train_sets(args, LINES, plan, partial(noted, device=args.device), headline, cost)
+
+
+if __name__ == "__main__":
+    main()
