@@ -25,6 +25,7 @@ from fedperl.errors import ConfigError
 from fedperl.evaluate import BinnedSums
 from fedperl.evaluating import evaluate
 from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.weights import read_metadata
 from fedperl.paper.runs import find_scale, paper_runs
 from fedperl.parallel import Job
 from fedperl.settings import Config
@@ -158,7 +159,8 @@ def _store(source: str) -> Store:
 def noted(folder: Path, *, device: str) -> Line:
     """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw.
 
-    And every 25 rounds the share of unlabelled images that taught something, and validation macro F1, over clients.
+    And every 25 rounds the share of unlabelled images that taught something, and validation macro F1, over clients;
+    and what the backbone says of itself.
     """
     curves = json.loads((folder / "curves.json").read_text())
     sums = {client: curves["sums"][key] for client, key in curves["chosen"][CHOICE].items()}
@@ -181,6 +183,9 @@ def noted(folder: Path, *, device: str) -> Line:
                     macro_f1[line["round"]] = round(fmean(one["macro_f1"] for one in validated.values()), 4)
     found |= {"helped": dict(sorted(helped.items())), "accepted": accepted, "macro_f1": macro_f1}
     config = RunFolder(folder).read_config()
+    if config.model.weights != "none":
+        about = read_metadata(Path(config.model.weights))
+        found["backbone"] = {key: about[key] for key in ("from", "size", "accuracy", "validation_images")}
     if config.federation.exclude and (folder / "models" / "global_best.safetensors").exists():
         store = _store(config.data.source)
         said = evaluate(folder, store, model="global_best", source=UNSEEN, device=device)

@@ -15,6 +15,7 @@ import numpy as np
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin import CHOICE, GROUPS, LINES, SCALE, jobs, read
 
+from fedperl.errors import ConfigError
 from fedperl.evaluate import Interval, paired_interval
 from fedperl.paper.printed import printed
 from fedperl.paper.runs import find_scale
@@ -464,7 +465,23 @@ def skin_page(rows: Rows) -> str:
     if any(name.startswith(WITHOUT) for name in rows):
         text += ["## What the client unlike all others costs", "", *outlier_table(rows), ""]
         text += ["## A client that no model saw", "", UNSEEN_NOTE, "", *unseen_table(rows), ""]
-    return "\n".join([*text, "## Set-up", "", *SETUP, "", *rates_table(), "", *COMMANDS]).rstrip() + "\n"
+    return "\n".join([*text, "## Set-up", "", *SETUP, *backbone(), *CHOICES, "", *rates_table(), "", *COMMANDS]) + "\n"
+
+
+def backbone() -> list[str]:
+    """Return what the networks started from.
+
+    Raises:
+        ConfigError: not all from the same.
+    """
+    found = {tuple(line["backbone"].values()) for line in every_line() if "backbone" in line}
+    if len(found) != 1:
+        raise ConfigError(f"the runs started from {len(found)} backbones; wanted one")
+    ((trained, size, accuracy, images),) = found
+    return [
+        f"- EfficientNet-B0 at 112 px, from a backbone {trained} at {size} px, which has {100 * float(accuracy):.1f} % "
+        f"of {images} others right; the paper's began at ImageNet."
+    ]
 
 
 NOTES = [
@@ -484,7 +501,8 @@ SETUP = [
     "PAD-UFES-20 not every image is at hand. Derm7pt, the paper's client 9, is not; with few labelled clients, 1 and 8 "
     "have labels.",
     "",
-    "- EfficientNet-B0 at 112 px, from a backbone trained on all of CIFAR-10 at 64 px; the paper's began at ImageNet.",
+]
+CHOICES = [
     "- 300 rounds of 3 clients, 26 steps each; validation every fifth round. Best models are chosen on validation "
     "images, and so is the learning rate, by the mean of two rows with seed 1:",
 ]
@@ -492,7 +510,7 @@ COMMANDS = [
     "```bash",
     "fedperl data prepare isic2019 ham10000 pad_ufes20 --out stores/skin112 --size 112 --allow-missing",
     "fedperl data prepare cifar10 --out stores/cifar32 --size 32",
-    "fedperl pretrain stores/cifar32 --size 64 --epochs 20 --device cuda --out stores/backbone.safetensors",
+    "fedperl pretrain stores/cifar32 --size 112 --epochs 10 --device cuda --out stores/backbone.safetensors",
     "python bench/skin.py rates && python bench/skin.py core   # each goes on where it stopped",
     "python bench/skin_page.py",
     "```",

@@ -10,7 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from fedperl.data.dermsim.hospitals import ten_hospitals
 from fedperl.errors import ConfigError
+from fedperl.pretraining import Pretraining, pretrain
 from fedperl.training import train
 from tests.conftest import small_config, small_store
 
@@ -86,6 +88,15 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
     f1 = [one["macro_f1"] for one in last["validation"].values()]
     assert found["macro_f1"] == {25: pytest.approx(np.mean(f1), abs=1e-4)}
     assert "unseen" not in found
+
+
+def test_a_line_says_what_the_network_started_from(skin: ModuleType, tmp_path: Path) -> None:
+    weights = tmp_path / "backbone.safetensors"
+    drawn = ten_hospitals(size=16, scale=0.02, seed=0)
+    about = pretrain(drawn, weights, Pretraining(net="small_cnn", epochs=1))
+    train(small_config(method="ssfl", model={"weights": str(weights)}), tmp_path / "run", store=small_store())
+    found = skin.noted(tmp_path / "run", device="cpu")["backbone"]
+    assert found == {key: about[key] for key in ("from", "size", "accuracy", "validation_images")}
 
 
 def test_a_client_that_was_kept_out_is_asked_about(skin: ModuleType, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
         "date": "2026-01-01",
         "device": "GPU",
         "side_by_side": 2,
+        "backbone": {"from": "pretrained on images", "size": "112", "accuracy": "0.7", "validation_images": "30"},
         **more,
     }
 
@@ -177,6 +178,7 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     assert page.missing() == []
     made = page.pages()
     shown, claims = made[page.PAGE], made[page.CLAIMS]
+    assert "a backbone pretrained on images at 112 px, which has 70.0 % of 30 others right" in shown
     for group in (group for name, group in page.GROUPS.items() if name != "rates"):
         for row in group.rows:
             assert f"| {row}" in shown
@@ -191,6 +193,10 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     assert said["2"] == said["3"] == said["11"] == "**holds** |"
     assert said["10"] == said["9"] == "**does not** |"  # its error, which is its F1 here, is larger; no class gains
     assert (said["6"], said["1"]) == ("**holds**, one seed |", "**does not**, one seed |")  # Upper is as Local upper
+    rates = (skin.LINES / "rates.jsonl").read_text()
+    (skin.LINES / "rates.jsonl").write_text(rates.replace('"accuracy": "0.7"', '"accuracy": "0.6"', 1))
+    with pytest.raises(ConfigError, match="the runs started from 2 backbones; wanted one"):
+        page.pages()
     monkeypatch.setattr(skin, "chosen_rate", lambda: 1e-5)
     with pytest.raises(ConfigError, match="core: Lower, seed 1: was trained with other settings than the set has now"):
         page.pages()
