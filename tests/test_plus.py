@@ -1,10 +1,14 @@
 """The search for FedPerl+: every option differs from FedPerl, and is trained as the benchmark is."""
 
 import importlib
+import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fedperl.config import config_hash, flat
@@ -14,6 +18,7 @@ from fedperl.suite import plan_suite
 
 BENCH = Path(__file__).parents[1] / "bench"
 ASIDE = {"name", "method", "seed"}
+CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 
 
 @pytest.fixture(name="plus")
@@ -43,3 +48,78 @@ def test_some_runs_of_the_search_can_be_asked_for(plus: ModuleType) -> None:
     assert list(plus.jobs("alone", Path(), "cpu", [12], ["agreement"])) == ["agreement, seed 12"]
     with pytest.raises(ConfigError, match="agrement: not of set 'alone', which has FedPerl, SSFL"):
         plus.jobs("alone", Path(), "cpu", [], ["agrement"])
+
+
+@pytest.fixture(name="page")
+def _page(plus: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    for name in ("skin_page", "plus_page"):
+        sys.modules.pop(name, None)
+    module = importlib.import_module("plus_page")
+    for one in (plus, module):
+        monkeypatch.setattr(one, "LINES", tmp_path / "lines")
+    return module
+
+
+def test_the_page_is_what_the_lines_give() -> None:
+    command = [sys.executable, str(BENCH / "plus_page.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def line(run: str, config: str, right: dict[str, int]) -> dict[str, Any]:
+    """A line whose clients have ten images of each of eight classes, so many of them right, the rest taken as NV."""
+    matrices = {}
+    for client, count in right.items():
+        matrix = np.eye(8, dtype=int) * count
+        matrix[:, 1] += 10 - count
+        matrices[client] = matrix.tolist()
+    return {
+        "run": run,
+        "date": "2026-01-01",
+        "device": "GPU",
+        "side_by_side": 2,
+        "config": config,
+        "results": {"classes": list(CLASSES), "seconds_this_start": 60.0},
+        "validation_confusion": matrices,
+        "validation_ece": dict.fromkeys(right, 0.1),
+        "accepted": {25: 0.5, 50: 0.7},
+    }
+
+
+def naive_f1(matrix: list[list[int]]) -> list[float]:
+    """F1 by class."""
+    found = []
+    for k in range(8):
+        right, said = matrix[k][k], sum(row[k] for row in matrix)
+        precision, recall = right / max(1, said), right / sum(matrix[k])
+        found.append(2 * precision * recall / (precision + recall) if right else 0.0)
+    return found
+
+
+def test_options_are_ranked_by_macro_f1_on_validation_images(plus: ModuleType, page: ModuleType) -> None:
+    assert page.pages() == {}
+    right = {"FedPerl": (5, 5), "SSFL": (4, 6), "agreement": (7, 3), "tau 0.8": (2, 2)}
+    made = {}
+    for run, job in plus.jobs("alone", Path(), "cuda", [], list(right)).items():
+        counts = right[run.rpartition(", seed ")[0]]
+        made[run] = line(run, config_hash(job.config), {"0": counts[0], "8": counts[1]})
+        plus.side_by_side.append(page.LINES / "alone.jsonl", made[run])
+    (text,) = page.pages().values()
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ")][1:]
+    values = {row[0]: float(row[1]) for row in rows}
+    assert list(values) == sorted(values, key=lambda name: -values[name])
+    for name, value in values.items():
+        matrices = made[f"{name}, seed 11"]["validation_confusion"].values()
+        assert value == pytest.approx(np.mean([np.mean(naive_f1(matrix)) for matrix in matrices]), abs=5e-4)
+    found = {row[0]: row for row in rows}
+    assert found["agreement"][5].endswith("(client 8)")
+    assert (found["agreement"][6:], found["FedPerl"][2]) == (["0.100", "0.600"], "")
+    assert "class-aware thresholds, seed 12" in text.split("Not trained yet:")[1]
+    rare = np.sum([np.array(one) for one in made["FedPerl, seed 11"]["validation_confusion"].values()], axis=0)
+    f1 = naive_f1(rare.tolist())
+    wanted = np.mean([f1[CLASSES.index(name)] for name in ("AK", "DF", "VASC", "SCC")])
+    assert float(found["FedPerl"][4]) == pytest.approx(wanted, abs=5e-4)
+    made["FedPerl, seed 11"]["config"] = "another"
+    (page.LINES / "alone.jsonl").write_text(json.dumps(made["FedPerl, seed 11"]) + "\n")
+    with pytest.raises(ConfigError, match="alone: FedPerl, seed 11: was trained with other settings"):
+        page.pages()

@@ -1,0 +1,151 @@
+"""Write docs/results/plus.md from the lines that bench/plus.py has left.
+
+    python bench/plus_page.py [--check]
+
+With `--check` nothing is written: it fails where the page is not what the lines give, or a line was trained with other
+settings than its suite has now.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import side_by_side
+from plus import LINES, SUITES, jobs
+from side_by_side import Line, check_lines, run_page, table, where_and_when
+from skin_page import RARE, Rows, apart, shown
+
+from fedperl.evaluate.classification import Classification, from_confusion
+
+PAGE = LINES.parent / "plus.md"
+BASE, WITHOUT_PEERS = "FedPerl", "SSFL"
+
+
+def read_rows(name: str) -> dict[str, dict[int, Line]]:
+    """Return the lines of a suite by row and seed, less those that diverged."""
+    found: dict[str, dict[int, Line]] = {}
+    for run, line in side_by_side.read(LINES / f"{name}.jsonl").items():
+        row, _, seed = run.rpartition(", seed ")
+        if "failed" not in line:
+            found.setdefault(row, {})[int(seed)] = line
+    return found
+
+
+def validated(metric: Callable[[Classification], float]) -> Callable[[Line], dict[str, float]]:
+    """Return what reads a number of a line's validation images by client."""
+    return lambda line: {
+        client: metric(from_confusion(np.array(one))) for client, one in line["validation_confusion"].items()
+    }
+
+
+def macro_f1(found: Classification) -> float:
+    """Return macro F1 over the classes that are there."""
+    return found.macro_f1
+
+
+def weighted_f1(found: Classification) -> float:
+    """Return weighted F1."""
+    return found.weighted_f1
+
+
+def rare_f1(line: Line) -> float:
+    """Return the mean F1 of the rare classes, of the validation images of all clients together."""
+    matrix = np.sum([np.array(one) for one in line["validation_confusion"].values()], axis=0)
+    names = line["results"]["classes"]
+    rare = [names.index(name) for name in RARE]
+    return float(np.mean([2 * matrix[k, k] / max(1, matrix[k].sum() + matrix[:, k].sum()) for k in rare]))
+
+
+def mean(rows: Rows, row: str, of: Callable[[Line], float]) -> str:
+    """Return a number of a row, the mean over its seeds."""
+    lines = rows.get(row, {})
+    return f"{fmean(of(line) for line in lines.values()):.3f}" if lines else "·"
+
+
+def over_clients(of: Callable[[Line], dict[str, float]]) -> Callable[[Line], float]:
+    """Return the mean over clients of what `of` reads."""
+    return lambda line: fmean(of(line).values())
+
+
+def worst(rows: Rows, row: str) -> str:
+    """Return the client that loses most against SSFL, in weighted F1, the mean over the seeds that both have."""
+    mine, theirs = rows.get(row, {}), rows.get(WITHOUT_PEERS, {})
+    seeds = [seed for seed in mine if seed in theirs]
+    if not seeds or row == WITHOUT_PEERS:
+        return "·"
+    pairs = [(validated(weighted_f1)(mine[seed]), validated(weighted_f1)(theirs[seed])) for seed in seeds]
+    lost = {client: fmean(one[client] - other[client] for one, other in pairs) for client in pairs[0][0]}
+    client = min(lost, key=lambda name: lost[name])
+    return f"{lost[client]:+.3f} (client {client})"
+
+
+def search_table(rows: Rows, names: list[str]) -> list[str]:
+    """Return every option on validation images, the best first."""
+    by_macro = over_clients(validated(macro_f1))
+    known = [name for name in names if name in rows]
+    known.sort(key=lambda name: -fmean(by_macro(line) for line in rows[name].values()))
+    found = []
+    for name in known:
+        few = "" if len(rows[name]) > 1 else " (1 seed)"
+        found.append(
+            [
+                name + few,
+                mean(rows, name, by_macro),
+                "" if name == BASE else shown(apart(rows, name, BASE, validated(macro_f1))),
+                mean(rows, name, over_clients(validated(weighted_f1))),
+                mean(rows, name, rare_f1),
+                worst(rows, name),
+                mean(rows, name, lambda line: fmean(line["validation_ece"].values())),
+                mean(rows, name, lambda line: fmean(line["accepted"].values())) if name != "Lower" else "·",
+            ]
+        )
+    head = [
+        "",
+        "macro F1",
+        f"less {BASE}",
+        "weighted F1",
+        "rare classes",
+        f"worst client less {WITHOUT_PEERS}",
+        "ECE",
+        "accepted",
+    ]
+    return table(head, found)
+
+
+def missing(name: str) -> list[str]:
+    """Return the runs of a suite that have no line."""
+    there = side_by_side.read(LINES / f"{name}.jsonl")
+    return [run for run in jobs(name, Path(), "cuda", [], []) if run not in there]
+
+
+def pages() -> dict[Path, str]:
+    """Return the page; none while nothing is trained."""
+    made = []
+    for name in SUITES:
+        lines = side_by_side.read(LINES / f"{name}.jsonl")
+        if not lines:
+            continue
+        planned = jobs(name, Path(), "cuda", [], [])
+        check_lines(name, lines, planned)
+        rows = read_rows(name)
+        names = list(dict.fromkeys(run.rpartition(", seed ")[0] for run in planned))
+        made += [f"## {HEADS[name]}", "", where_and_when(lines.values()), "", *search_table(rows, names), ""]
+        if gaps := missing(name):
+            made += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
+    return {PAGE: "\n".join([*TOP, *made]).rstrip() + "\n"} if made else {}
+
+
+HEADS = {"alone": "Each option alone, on validation images"}
+TOP = [
+    "# FedPerl+",
+    "",
+    "Made by `python bench/plus_page.py` from the results of every run in [plus/](plus), on the benchmark of "
+    "[skin.md](skin.md). Each client's model is the one that was best on its validation images, and these are the same "
+    "images: levels are a little too high, for all rows alike.",
+    "",
+]
+
+
+if __name__ == "__main__":
+    run_page(__doc__ or "", pages)
