@@ -56,6 +56,13 @@ def test_file_errors_name_the_file(tmp_path: Path) -> None:
         load_config(broken)
 
 
+@pytest.mark.parametrize("text", ['method = "fedprl"', 'preset = "papr"'])
+def test_a_method_that_is_not_there_is_told_with_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"mine.toml: .* is unknown; did you mean"):
+        load_config(tmp_path / "mine.toml")
+
+
 @pytest.mark.parametrize("preset", ["recommended", "paper", "authors_code"])
 def test_resolved_configuration_is_accepted_back(preset: str) -> None:
     for method in methods():

@@ -372,3 +372,16 @@ def test_a_model_that_stays_through_void_rounds_keeps_its_validation(
     wanted = RunFolder(tmp_path / "run").read_metrics()[3]["validation"]
     mean = sum(numbers["accuracy"] for numbers in wanted.values()) / len(wanted)
     assert results["validation"]["last"]["accuracy"] == pytest.approx(mean)
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    config = small_config(federation={"cohort": 50, "quorum": 3})
+    for there in ("new", "empty", "used"):
+        folder = tmp_path / there
+        if there != "new":
+            folder.mkdir()
+        if there == "used":
+            (folder / "note.txt").write_text("mine")
+        with pytest.raises(ConfigError, match="cohort = 50"):
+            train(config, folder, store=small_store())
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["empty", "used", "used/note.txt"]

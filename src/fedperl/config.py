@@ -48,7 +48,10 @@ def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the c
     preset = str(table.get("preset", Config.model_fields["preset"].default))
     method = str(table.get("method", Config.model_fields["method"].default))
     check_keys(table, Config, source)
-    layers = [named("presets", preset), named("methods", method), table]
+    try:
+        layers = [named("presets", preset), named("methods", method), table]
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     if merged(*layers).get("privacy") == "hospital":
         layers.insert(2, HOSPITAL)
     try:

@@ -238,8 +238,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
-    opened(tmp_path).close()
     leftover = tmp_path / "state" / "bank" / "client-00001-000001.safetensors.tmp"
+    leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
     opened(tmp_path).close()
     assert not leftover.exists()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ class RunFolder:
         self.path = path
         self.state = path / "state"
         self._lock: IO[bytes] | None = None
+        self._made: list[Path] = []
         self._metrics_hash = hashlib.sha256()
 
     def open(self) -> None:
@@ -36,6 +38,7 @@ class RunFolder:
         if (self.path / "comparison.json").exists() or (self.path / "_lock").exists():
             raise RunError(f"{self.path}: holds a suite of runs; choose another folder for a single run")
         try:
+            self._made = [one for one in (self.state, self.path / "models", self.path) if not one.exists()]
             (self.path / "models").mkdir(parents=True, exist_ok=True)
             self.state.mkdir(exist_ok=True, mode=0o700)
             self._lock = lock(self.state / "lock")
@@ -59,12 +62,20 @@ class RunFolder:
             files.wait = True
 
     def close(self) -> None:
-        """Give the lock back, once nothing is being written any more."""
+        """Give the lock back, once nothing is being written any more; of a run that was refused nothing is left."""
         for files in self._files:
             files.close()
+        if self._made and not (self.path / "config.toml").exists():
+            self._remove_empty()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _remove_empty(self) -> None:
+        (self.state / "lock").unlink(missing_ok=True)
+        for folder in (*self.state.iterdir(), *self._made):
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
 
     @property
     def private_steps(self) -> Path:
