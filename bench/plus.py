@@ -6,11 +6,10 @@
 (bench/side_by_side.py) as those of bench/skin.py do.
 """
 
-from functools import partial
 from pathlib import Path
 
 import side_by_side
-from skin import cost, headline, noted
+from skin import run_command
 
 from fedperl.parallel import Job
 from fedperl.suite import plan_suite
@@ -37,12 +36,5 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     }
 
 
-def main() -> None:
-    """Train what is asked for."""
-    args = side_by_side.parser_of(__doc__ or "", SUITES).parse_args()
-    plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.rows)  # noqa: E731
-    side_by_side.train_sets(args, LINES, plan, partial(noted, device=args.device), headline, cost)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(__doc__ or "", SUITES, LINES, jobs)

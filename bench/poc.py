@@ -8,6 +8,7 @@ checkpoints. bench/poc_page.py makes the page.
 """
 
 import argparse
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -273,7 +274,7 @@ def ended(name: str) -> dict[str, Line]:
 def noted(folder: Path) -> Line:
     """Return, every ten rounds, validation accuracy and the share of unlabelled images that taught something.
 
-    And how large the last weights are, with sigma + psi the sum.
+    And how large the last weights are, with sigma + psi the sum; None where that is no number.
     """
     rounds = side_by_side.metrics(folder)
     shares = [[one["accepted"] for one in line["numbers"].values() if "accepted" in one] for line in rounds[9::10]]
@@ -281,8 +282,9 @@ def noted(folder: Path) -> Line:
     psi = {name.removeprefix("psi."): value for name, value in state.items() if name.startswith("psi.")}
     kept = {name.removeprefix("sigma."): value for name, value in state.items() if not name.startswith("psi.")}
     summed = [value + psi.get(name, 0) for name, value in kept.items()]
+    norm = float(torch.cat([value.flatten() for value in summed]).norm())
     return {
-        "norm": round(float(torch.cat([value.flatten() for value in summed]).norm()), 3),
+        "norm": round(norm, 3) if math.isfinite(norm) else None,
         "accepted": [round(fmean(some), 4) for some in shares if some],
         "validation": [round(line["server"]["accuracy"], 4) for line in rounds if "server" in line],
     }

@@ -190,7 +190,8 @@ def metrics(folder: Path) -> list[Line]:
 def check_lines(name: str, lines: Mapping[str, Line], planned: Mapping[str, Job]) -> None:
     """Refuse lines that were trained with other settings than their set has now, defaults included.
 
-    A line may have a `config` of its own: the hash of the same settings as it is made now, where the run's is older.
+    A line may have a `config` of its own, put there by hand: the hash as it is made now of settings that give the same
+    numbers, where the run's is older.
 
     Raises:
         ConfigError: naming the first.

@@ -11,6 +11,7 @@ client 8 were kept out of training, what its model says of them.
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -183,7 +184,7 @@ def noted(folder: Path, *, device: str) -> Line:
                     macro_f1[line["round"]] = round(fmean(one["macro_f1"] for one in validated.values()), 4)
     found |= {"helped": dict(sorted(helped.items())), "accepted": accepted, "macro_f1": macro_f1}
     config = RunFolder(folder).read_config()
-    if config.model.weights != "none":
+    if config.model.weights not in ("none", "imagenet"):
         about = read_metadata(Path(config.model.weights))
         found["backbone"] = {key: about[key] for key in ("from", "size", "accuracy", "validation_images")}
     if config.federation.exclude and (folder / "models" / "global_best.safetensors").exists():
@@ -206,12 +207,14 @@ def headline(line: Line) -> str:
     return f"weighted F1 {means[0]:.3f}, macro F1 {means[1]:.3f}"
 
 
-def main() -> None:
-    """Train what is asked for."""
-    args = side_by_side.parser_of(__doc__ or "", GROUPS).parse_args()
+def run_command(
+    doc: str, sets: Iterable[str], lines: Path, jobs: Callable[[str, Path, str, list[int], list[str]], dict[str, Job]]
+) -> None:
+    """Train what the command line asks for of some sets, into lines of this folder."""
+    args = side_by_side.parser_of(doc, sets).parse_args()
     plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.rows)  # noqa: E731
-    side_by_side.train_sets(args, LINES, plan, partial(noted, device=args.device), headline, cost)
+    side_by_side.train_sets(args, lines, plan, partial(noted, device=args.device), headline, cost)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(__doc__ or "", GROUPS, LINES, jobs)

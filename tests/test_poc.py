@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from fedperl.config import config_hash
 from fedperl.data.manifest import Manifest
@@ -21,6 +22,7 @@ from fedperl.data.store import Store
 from fedperl.errors import ConfigError, DataError
 from fedperl.parallel import Job
 from fedperl.settings import Config
+from fedperl.training import train
 from tests.conftest import small_config, small_store
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -30,7 +32,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 def _poc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The runner, with lines and stores of its own."""
     monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("side_by_side", "poc", "poc_page"):
+    for name in ("side_by_side", "poc", "poc_cells", "poc_findings", "poc_page"):
         sys.modules.pop(name, None)
     module = importlib.import_module("poc")
     monkeypatch.setattr(module, "LINES", tmp_path / "lines")
@@ -41,6 +43,16 @@ def _poc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 @pytest.fixture(name="page")
 def _page(poc: ModuleType) -> ModuleType:
     return importlib.import_module("poc_page")
+
+
+@pytest.fixture(name="cells")
+def _cells(poc: ModuleType) -> ModuleType:
+    return importlib.import_module("poc_cells")
+
+
+@pytest.fixture(name="findings")
+def _findings(poc: ModuleType) -> ModuleType:
+    return importlib.import_module("poc_findings")
 
 
 def test_the_page_is_what_the_results_give() -> None:
@@ -56,37 +68,37 @@ def line(run: str, accuracy: float, local: float | None = None, **more: Any) -> 
     return {"run": run, "results": results, "date": "2026-01-01", "device": "GPU", "side_by_side": 2, **more}
 
 
-def test_cells_are_means_over_seeds_and_differences_are_paired(page: ModuleType) -> None:
+def test_cells_are_means_over_seeds_and_differences_are_paired(cells: ModuleType) -> None:
     a, b = (0.50, 0.53, 0.55), (0.49, 0.50, 0.51)
     found = {}
     for row, values in (("FedPerl raw", a), ("FedAvg-FixMatch", b)):
         for seed, value in enumerate(values, start=1):
             found[f"cifar10_iid: {row}, seed {seed}"] = line("", value)
-    one, other = (page.cell(found, "cifar10_iid", row) for row in ("FedPerl raw", "FedAvg-FixMatch"))
+    one, other = (cells.cell(found, "cifar10_iid", row) for row in ("FedPerl raw", "FedAvg-FixMatch"))
     assert str(one) == f"{100 * np.mean(a):.2f} ± {100 * np.std(a, ddof=1):.2f}"
     apart = 100 * (np.array(a) - np.array(b))
     half = 4.302653 * apart.std(ddof=1) / 3**0.5
-    assert str(page.difference(one, other)) == f"{apart.mean():+.2f} ± {half:.2f}{'*' if apart.mean() > half else ''}"
+    assert str(cells.difference(one, other)) == f"{apart.mean():+.2f} ± {half:.2f}{'*' if apart.mean() > half else ''}"
     del found["cifar10_iid: FedPerl raw, seed 3"], found["cifar10_iid: FedPerl raw, seed 2"]
-    assert str(page.cell(found, "cifar10_iid", "FedPerl raw")) == "50.00 (1 seed)"
-    assert str(page.difference(page.cell(found, "cifar10_iid", "FedPerl raw"), other)) == "+1.00"
-    assert str(page.difference(page.cell({}, "cifar10_iid", "FedPerl raw"), other)) == "·"
+    assert str(cells.cell(found, "cifar10_iid", "FedPerl raw")) == "50.00 (1 seed)"
+    assert str(cells.difference(cells.cell(found, "cifar10_iid", "FedPerl raw"), other)) == "+1.00"
+    assert str(cells.difference(cells.cell({}, "cifar10_iid", "FedPerl raw"), other)) == "·"
 
 
-def test_where_images_stream_in_the_clients_own_models_count(page: ModuleType) -> None:
+def test_where_images_stream_in_the_clients_own_models_count(cells: ModuleType) -> None:
     found = {"fmnist_noniid: FedPerl, seed 1": line("", 0.82, 0.76)}
-    assert str(page.cell(found, "fmnist_noniid", "FedPerl")) == "76.00 (1 seed)"
-    assert str(page.cell(found, "fmnist_noniid", "FedPerl", of_global=True)) == "82.00 (1 seed)"
+    assert str(cells.cell(found, "fmnist_noniid", "FedPerl")) == "76.00 (1 seed)"
+    assert str(cells.cell(found, "fmnist_noniid", "FedPerl", of_global=True)) == "82.00 (1 seed)"
 
 
-def test_a_cell_far_from_the_papers_wants_a_sentence(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_far_from_the_papers_wants_a_sentence(findings: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     near = {"cifar10_iid: FedMatch, seed 1": line("", 0.5312 - 0.0299)}
-    assert page.reasons(near) == []
+    assert findings.reasons(near) == []
     far = {"cifar10_iid: FedMatch, seed 1": line("", 0.5312 - 0.0301)}
-    assert [text.endswith("FedMatch, CIFAR-10 IID (-3.01).") for text in page.reasons(far)] == [True]
-    monkeypatch.setattr(page, "WHY", ())
+    assert [text.endswith("FedMatch, CIFAR-10 IID (-3.01).") for text in findings.reasons(far)] == [True]
+    monkeypatch.setattr(findings, "WHY", ())
     with pytest.raises(ConfigError, match="cifar10_iid: FedMatch: -3.0 points off the paper's, and WHY does not"):
-        page.reasons(far)
+        findings.reasons(far)
 
 
 def test_lines_of_other_settings_are_refused(
@@ -193,6 +205,14 @@ def test_a_run_that_diverged_has_a_line_that_says_so(
     assert poc.side_by_side.DIVERGED in capsys.readouterr().err
 
 
+def test_weights_that_are_no_numbers_have_no_size(poc: ModuleType, tmp_path: Path) -> None:
+    train(small_config(), tmp_path / "run", store=small_store())
+    assert poc.noted(tmp_path / "run")["norm"] > 0
+    last = tmp_path / "run" / "models" / "last.safetensors"
+    save_file({name: value * float("inf") for name, value in load_file(last).items()}, last)
+    assert poc.noted(tmp_path / "run")["norm"] is None
+
+
 def test_a_run_whose_line_cannot_be_made_fails_alone(
     poc: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +243,12 @@ def test_a_torn_line_is_left_out_and_replaced(poc: ModuleType) -> None:
     assert path.read_text().endswith("}\n")
 
 
+def test_a_device_that_is_not_there_is_refused(poc: ModuleType) -> None:
+    asked = Namespace(sets=["again"], workers=1, device="cuda:99", seeds=[], tasks=[], rows=[], out=Path("runs"))
+    with pytest.raises(SystemExit, match="device = 'cuda:99': this machine has"):
+        poc.train(asked)
+
+
 def test_what_is_not_of_a_set_is_refused(poc: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="4: not of set 'published', which has 1, 2, 3"):
         poc.jobs("published", Path(), "cpu", [4], [], [])
@@ -233,33 +259,35 @@ def test_what_is_not_of_a_set_is_refused(poc: ModuleType, capsys: pytest.Capture
     assert len({job.out for job in every.values()}) == len(every)
 
 
-def test_chance_is_that_of_three_seeds(page: ModuleType) -> None:
+def test_chance_is_that_of_three_seeds(cells: ModuleType) -> None:
     generator = np.random.default_rng(5)
     drawn = generator.normal(size=(100_000, 3))
     t_of = np.abs(drawn.mean(1)) / (drawn.std(1, ddof=1) / 3**0.5)
     for values in ((1.0, 2.0, 1.5), (0.1, -0.2, 0.4), (1.0, 1.01, 1.02)):
-        found = page.Difference(values)
+        found = cells.Difference(values)
         t = abs(np.mean(values)) / (np.std(values, ddof=1) / 3**0.5)
         assert found.p == pytest.approx((t_of >= t).mean(), abs=0.005)
         assert found.excludes_zero == (found.p < 0.05)
-    assert page.Difference((1.0, 1.0, 1.0)).p == 0.0
+    assert cells.Difference((1.0, 1.0, 1.0)).p == 0.0
 
 
-def test_a_sentence_that_the_numbers_do_not_bear_is_refused(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["poc"], "LINES", BENCH.parent / "docs" / "results" / "poc")
-    sets = {name: page.read(name) for name in page.SETS}
-    assert any("Does semi-supervision help?" in text for text in page.findings(sets))
-    assert any("Does semi-supervision help?" in text for text in page.trained_findings(sets))
+def test_a_sentence_that_the_numbers_do_not_bear_is_refused(
+    poc: ModuleType, findings: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poc, "LINES", BENCH.parent / "docs" / "results" / "poc")
+    sets = {name: poc.read(name) for name in poc.SETS}
+    assert any("Does semi-supervision help?" in text for text in findings.findings(sets))
+    assert any("Does semi-supervision help?" in text for text in findings.trained_findings(sets))
     for group, row, more, refused in (
         ("published", "FedAvg-FixMatch", 0.02, "semi-supervision and peers: not seen"),
         ("published", "FedPerl", 0.02, "anonymization costs FedPerl nothing"),
         ("published", "FedMatch PA", 0.02, "anonymization costs FedMatch perhaps a point"),
         ("published", "FedMatch", 0.02, "own models are as good as the global one"),
+        ("published", "FedProx-UDA", 0.01, "UDA on Fashion-MNIST stays within half a point"),
         ("all_labels_count", "FedAvg-UDA", -0.02, "UDA without annealing gains about two points"),
         ("unscaled", "FedAvg, labelled images", 0.04, "plain weights gain by their size"),
         ("heavy", "FedAvg-SL", -0.1, "SL's other readings"),
         ("more_seeds", "FedMatch", -0.03, "with nine seeds sigma . psi gains"),
-        ("released", "FedPerl", 0.5, ""),
         ("trained", "FedAvg, labelled images", 0.04, "labelled images alone exceed 60 % on validation images"),
         ("trained", "FedAvg-FixMatch", -0.04, "FixMatch helps"),
         ("trained", "FedPerl raw", 0.03, "peers: not seen"),
@@ -272,13 +300,16 @@ def test_a_sentence_that_the_numbers_do_not_bear_is_refused(page: ModuleType, mo
             results = lines[name]["results"]
             (results.get("local") or results["test"]["last"]["server"])["accuracy"] += more
         changed = {**sets, group: lines}
-        say = page.trained_findings if group.startswith("trained") else page.findings
-        if not refused:  # a number of the text, no sentence of it
-            assert say(changed) != say(sets)
-            continue
+        say = findings.trained_findings if group.startswith("trained") else findings.findings
         with pytest.raises(ConfigError, match=f"the page says .{refused}.*the numbers do not any more"):
             say(changed)
-    assert page.findings({**sets, "control": {}})[0].startswith("Not all runs of the first table")
+    larger = {run: line | {"norm": 2 * line["norm"]} for run, line in sets["more_seeds"].items() if "FedMatch" in run}
+    with pytest.raises(ConfigError, match="the page says 'psi is drawn to sigma'"):
+        findings.findings({**sets, "more_seeds": sets["more_seeds"] | larger})
+    there = [text for text in findings.findings(sets) if "FedMatch's released code?" in text]
+    assert len(there) == 1
+    assert there[0] not in findings.findings({**sets, "released": {}})
+    assert findings.findings({**sets, "control": {}})[0].startswith("Not all runs of the first table")
 
 
 def test_sets_that_are_not_trained_are_named(poc: ModuleType, page: ModuleType) -> None:
