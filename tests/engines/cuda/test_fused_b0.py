@@ -37,6 +37,7 @@ from fedperl.engines.cuda.fused_b0 import FusedB0  # noqa: E402
 from fedperl.engines.cuda.kernels_stem import stem_columns  # noqa: E402
 from fedperl.engines.cuda.kernels_sums import segment_table, sum_parts, sum_segments  # noqa: E402
 from fedperl.learn.nets import InputScale, build_net  # noqa: E402
+from fedperl.learn.objectives.fedirm import mean_of_passes  # noqa: E402
 from fedperl.learn.predict import predict  # noqa: E402
 
 WINDOWS = [(3, 1, (1, 1)), (5, 1, (2, 2)), (3, 2, (0, 1)), (5, 2, (1, 2))]  # kernel, stride, padding before and after
@@ -393,6 +394,22 @@ def test_drop_connect_is_monais_given_its_draws(monkeypatch: pytest.MonkeyPatch)
     with torch.no_grad():
         fused, wanted = FusedB0(copy.deepcopy(net), dtype=torch.float32).train()(images), net.train()(images)
     close(fused, wanted)
+
+
+@pytest.mark.usefixtures("wide_tiles")
+def test_passes_with_dropout_are_passes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedIRM's uncertainty: dropout on, everything else in eval mode, each pass with a mask of its own."""
+    net, images, passes = small_net().train(), torch.rand(2, 3, 32, 32, device=DEVICE), 5
+    net._dropout.p = 0.5  # type: ignore[union-attr]
+    masks = torch.bernoulli(torch.full((passes * 2, net._fc.in_features), 0.5, device=DEVICE))  # type: ignore[union-attr, arg-type]
+    drawn = iter([masks, *torch.split(masks, 2)])
+    monkeypatch.setattr(F, "dropout", lambda x, p, training, _: 2 * x * next(drawn) if training else x)
+    found = mean_of_passes(FusedB0(copy.deepcopy(net), dtype=torch.float32).train(), images, passes)
+    net.eval()
+    net._dropout.train()  # type: ignore[union-attr]
+    wanted = torch.stack([torch.softmax(net(images), 1) for _ in range(passes)]).mean(0)
+    close(found, wanted)
+    assert next(drawn, None) is None
 
 
 def test_drop_connect_keeps_the_mean() -> None:

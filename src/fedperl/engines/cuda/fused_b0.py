@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedperl.engines.cuda.backward import GradientPlan, backbone_back, gradient_plan
 from fedperl.engines.cuda.forward import Sources, Trace, backbone, stem_input
@@ -82,7 +81,8 @@ class FusedB0(nn.Module):
                 features = _Backbone.apply(self, sources, ordered, sum(kept), *parameters.values())  # type: ignore[no-untyped-call]
             else:
                 features, _ = self._features(sources, ordered, save=False)
-        logits = self._fc(F.dropout(features, self._dropout.p, self.training)).split(len(images[0]))
+        every = self._fc(self._dropout(features))
+        logits = every.split(len(every) // len(images))  # more rows than images where a hook has the dropout repeated
         return [logits[place] if of else logits[place].detach() for place, of in zip(order, kept, strict=True)]
 
     def prepare(self, shape: Sequence[int], graph: Sequence[bool] = (False,)) -> None:
