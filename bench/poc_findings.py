@@ -124,7 +124,7 @@ def trained_findings(sets: Sets) -> list[str]:
     if any(len(row.by_seed) < 3 for row in rows.values()) or len(ended("longer")) < 10:
         return ["Not all runs are there yet."]
     plain, fixmatch, raw, anonymous = (rows[row] for row in (LOWER, "FedAvg-FixMatch", "FedPerl raw", "FedPerl"))
-    gain = difference(fixmatch, plain)
+    gain, every = difference(fixmatch, plain), cell(sets["trained_every_label"], task, "FedAvg-SL")
     peers, cost, fedmatch = difference(raw, fixmatch), difference(anonymous, raw), difference(rows["FedMatch"], plain)
     chosen = [100 * value for value in validation("steady")[best_point("steady")].values() if value is not None]
     longest = best_point("longer")
@@ -138,6 +138,8 @@ def trained_findings(sets: Sets) -> list[str]:
                 "labelled images alone exceed 60 % on validation images, not on test images",
             ),
             (gain.excludes_zero and gain.mean > 0, "FixMatch helps"),
+            (gain.mean < difference(rows["FedAvg-SL"], plain).mean / 2, "FixMatch closes at most half of the distance"),
+            (len(every.by_seed) == 3 and every.mean > rows["FedAvg-SL"].mean, "more steps with every label gain more"),
             (not peers.excludes_zero, "peers: not seen"),
             (abs(cost.mean) < 0.5 and not cost.excludes_zero, "anonymization costs nothing"),
             (fedmatch.mean < 0 and not fedmatch.excludes_zero, "FedMatch falls behind"),
@@ -151,6 +153,9 @@ def trained_findings(sets: Sets) -> list[str]:
         f"and {fmean(tested):.2f}, with two seeds; the methods were not trained so long.",
         f"- **Does semi-supervision help?** Here it does: FixMatch less labelled images alone {gain}. "
         f"In the end {passed:.0f} % of the unlabelled images pass the threshold.",
+        f"- **What every label is worth** depends on the steps: in as many as the other rows take SL has "
+        f"{difference(rows['FedAvg-SL'], plain)}, with as many images a round as a client has "
+        f"{difference(every, plain)}. So FixMatch closes at most half of that distance.",
         f"- **Do peers?** Not that it could be seen: FedPerl raw less FixMatch {peers}.",
         f"- **Does anonymization cost?** Nothing that could be seen: FedPerl less FedPerl raw {cost}.",
         f"- **FedMatch** less labelled images alone {fedmatch}, no fair trial: its optimiser was chosen of two points "
