@@ -134,6 +134,9 @@ WITHOUT_WEIGHTS = ("objective.class_weights=none", "method=lower")
             ["method=fedperl", "federation.sparse=1e-3", "federation.batch_norm=local"],
             "both decide what a client keeps",
         ),
+        (["method=cbafed", "federation.running_average=0.9"], "running_average = 0.9 is of models that all clients"),
+        (["method=local_lower", "federation.running_average=0.9"], "wanted alone = false, residual_every = 0"),
+        (["method=fedperl_local_norm", "federation.running_average=0.9"], "and batch_norm = 'average'"),
     ],
 )
 def test_settings_that_contradict_a_method_are_refused(settings: list[str], message: str) -> None:
@@ -156,14 +159,22 @@ def test_what_changes_no_number_changes_no_hash() -> None:
         assert config_hash(load_config(None, [setting])) == expected
     research = [config_hash(load_config(None, ["privacy=research", f"checkpoint_every={n}"])) for n in (1, 5)]
     assert research[0] == research[1]
-    others = ("gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]")
+    others = ["gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]"]
+    others.append("federation.running_average=0.9")
     for setting in others:
         assert config_hash(load_config(None, [setting])) != expected
     text = load_config(None, []).model_dump_json(
         exclude={
             **dict.fromkeys(("name", "written_by", "at_once", "image_memory", "engine", "gpu"), True),
             "checkpoint_every": True,
-            "federation": {"server_validation", "organisations", "robust", "faulty", "validate_every"},
+            "federation": {
+                "server_validation",
+                "organisations",
+                "robust",
+                "faulty",
+                "validate_every",
+                "running_average",
+            },
             "partition": {"held_out"},
             "peers": {"k_min"},
             "audit": {"keep_uploads"},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedperl import load_config, train
 from fedperl.data.partition import Partition
@@ -18,8 +19,9 @@ from fedperl.federation.ledger import Ledger
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
+from fedperl.federation.server import Server
 from fedperl.leakage.releases import next_releases
-from fedperl.learn.state import state_of
+from fedperl.learn.state import State, state_of
 from fedperl.settings import Config
 from tests.conftest import artefacts, small_config, small_store
 
@@ -353,6 +355,41 @@ def test_a_model_that_is_not_validated_is_the_same_and_nobody_is_sent_it(tmp_pat
     train(config, tmp_path / "told", store=store, watchers=[lambda p: told.append(p.accuracy)])
     assert told[:2] == [None, None]
     assert all(isinstance(accuracy, float) for accuracy in told[2:])
+
+
+def test_a_running_mean_is_reported_and_a_run_goes_on_from_where_it_was(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[dict[int, State]] = []
+    renew = Server._renew
+
+    def noted(server: Server, round: int, state: State) -> None:
+        models[-1][round] = state
+        renew(server, round, state)
+
+    monkeypatch.setattr(Server, "_renew", noted)
+    config = small_config(federation={"running_average": 0.6})
+    for name, one in (("plain", small_config()), ("whole", config)):
+        models.append({})
+        train(one, tmp_path / name, store=store)
+    for round, state in models[0].items():
+        assert all(torch.equal(tensor, models[1][round][name]) for name, tensor in state.items())
+    models.append({})
+    reported = load_file(tmp_path / "whole" / "models" / "last.safetensors")
+    for name, tensor in reported.items():
+        mean = torch.zeros_like(tensor, dtype=torch.float64)
+        for round, share in ((1, 1), (2, 1 / 2), (3, 0.4), (4, 0.4)):
+            mean += share * (models[0][round][name].double() - mean)
+        if tensor.is_floating_point():
+            assert torch.allclose(tensor.double(), mean, atol=1e-6), name
+    for cut in (1, 3):
+        folder = tmp_path / f"cut {cut}"
+        with pytest.raises(Stop):
+            train(config, folder, store=store, watchers=[stop_at(cut)])
+        train(config, folder, store=store, resume=True)
+        assert artefacts(folder) == artefacts(tmp_path / "whole")
+    released = next_releases(config, tmp_path / "whole", store, Workspace(config, 3))
+    assert all(torch.equal(tensor, models[0][4][name]) for name, tensor in released.model.items())
 
 
 def test_a_model_that_stays_through_void_rounds_keeps_its_validation(

@@ -110,6 +110,7 @@ def config_hash(config: Config) -> str:
             "robust": "none",
             "faulty": 1,
             "validate_every": 1,
+            "running_average": 0.0,
         },
         "peers": {"k_min": 2},
         "model": {"norm": "batch", "init_scale": 1.0},

@@ -360,6 +360,10 @@ class Federation(Section):
     """Weight of a client with labels beside one without (RSCFed 200, CBAFed 10): the average is then mostly theirs."""
     residual_every: Annotated[int, Field(ge=0)] = 0
     """CBAFed: rounds after which the global model is averaged with its stored predecessor; 0 is never."""
+    running_average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """What is validated, chosen and handed out: the running mean of the global models with this decay (over the first
+    rounds their plain mean), which swings less from cohort to cohort; 0: each round's own. Training goes on from that.
+    """
     batch_norm: Literal["average", "local"] = "average"
     """[27] local: a client trains and is tested with batch-norm layers of its own; averaged ones are for strangers."""
     sparse: Annotated[float, Field(ge=0.0)] = 0.0
@@ -548,6 +552,13 @@ class Config(Section):
             )
         if federation.alone and self.peer_learning:
             raise ValueError("federation.alone = true: a client by itself has no peers; wanted peers.selector = 'none'")
+        if federation.running_average and (
+            federation.alone or federation.residual_every or federation.batch_norm == "local"
+        ):
+            raise ValueError(
+                f"federation.running_average = {federation.running_average:g} is of models that all clients share in "
+                "full, and keeps no predecessor; wanted alone = false, residual_every = 0 and batch_norm = 'average'"
+            )
         if federation.alone and self.scenario.labels != "clients":
             raise ValueError(
                 f"federation.alone = true with scenario.labels = {self.scenario.labels!r}: a client without labels "

@@ -264,6 +264,17 @@ def test_who_does_not_validate_is_sent_the_models_of_its_tasks() -> None:
     assert attacked(world, 2).uploads.of == 2
 
 
+def test_who_is_shown_running_means_counts_as_sent_every_model() -> None:
+    world = World()
+    world.round(1, [0, 1], by=[])
+    world.round(2, [2, 3, 4], by=[])
+    assert attacked(world, 5).models == 0
+    for entry in world.entries:
+        if entry["kind"] == "receive":
+            entry["validated"]["average"] = 0.9
+    assert attacked(world, 5).models == 2
+
+
 def test_all_lives_of_a_round_count() -> None:
     """Killed after its releases, a round is repeated with another committee: the receiver has both peers."""
     world = World()

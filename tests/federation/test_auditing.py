@@ -234,9 +234,11 @@ def test_another_answer_to_a_repeated_round_is_refused(tmp_path: Path) -> None:
         assert set(summary.rejected) <= tasks.keys()
 
 
-@pytest.mark.parametrize("which", ["another's of this round", "another's of an earlier one", "an earlier global model"])
+@pytest.mark.parametrize(
+    "which", ["another's of this round", "another's of an earlier one", "an earlier global model", "a running mean"]
+)
 def test_copies_are_refused(which: str, tmp_path: Path) -> None:
-    s = server(tmp_path, federation={"cohort": 6})
+    s = server(tmp_path, federation={"cohort": 6, "running_average": 0.5})
     first = {task.client: answer(task) for task in s.plan(1)}
     s.absorb(first.values())
     one = dict(s.model.state)
@@ -253,6 +255,7 @@ def test_copies_are_refused(which: str, tmp_path: Path) -> None:
         "another's of this round": robbed.state,
         "another's of an earlier one": first[robbed.client].state,
         "an earlier global model": one,
+        "a running mean": s.shown.state,
     }[which]
     summary = s.absorb([*honest[1:], replace(thief, state=dict(stolen))])
     assert summary.rejected == {thief.client: "it is a copy of a model that was sent before"}

@@ -233,6 +233,27 @@ def test_every_few_rounds_the_model_is_averaged_with_its_predecessor(tmp_path: P
     assert list(outcome["weights"].values()) == pytest.approx([1 / 3] * 3)
 
 
+def test_a_running_mean_is_shown_and_training_goes_on_from_the_last_model(tmp_path: Path) -> None:
+    s, plain = (server(tmp_path / str(n), federation={"running_average": n}) for n in (0.6, 0.0))
+    made = []
+    for round in range(1, 7):
+        for one in (s, plain):
+            one.absorb([] if round == 4 else (answer(task) for task in one.plan(round)))
+        made.append(plain.model.state["conv.weight"].double())
+        assert torch.equal(s.model.state["conv.weight"], plain.model.state["conv.weight"])
+    del made[3]  # it was void
+    shares = [1, 1 / 2, 0.4, 0.4, 0.4]  # by round: the fifth model came in round 6
+    mean = made[0]
+    for share, model in zip(shares[1:], made[1:], strict=True):
+        mean = (1 - share) * mean + share * model
+    assert torch.allclose(s.shown.state["conv.weight"].double(), mean, atol=1e-6)
+    tasks = list(s.evaluation_tasks())
+    assert [(task.round, task.model is s.shown) for task in tasks] == [(6, True)] * 6
+    assert plain.shown is plain.model
+    *_, outcome = s.ledger.entries()
+    assert outcome["validated"] == {"global": 6, "by": "every client", "average": 0.6}
+
+
 def test_raw_helpers_of_fedmatch_are_psi_alone(tmp_path: Path) -> None:
     initial = {"sigma.w": torch.ones(3), "psi.w": torch.zeros(3), "sigma.running_mean": torch.zeros(2)}
     config = small_config(method="fedmatch", peers={"every": 1, "selector": "profile"}, federation={"quorum": 2})

@@ -63,7 +63,8 @@ def read_history(path: Path, *, anonymized: bool = True) -> History:
 def history_of(entries: Iterable[dict[str, Any]], *, anonymized: bool = True) -> History:
     """Return what the entries of a ledger say was sent, in all lives of a run: a repeated round counts every time.
 
-    A global model counts as sent to all who validate it; one that a void round left in place is no new one.
+    A global model counts as sent to all who validate it, or, where they are shown a running mean of them, to everyone;
+    one that a void round left in place is no new one.
     """
     models: dict[tuple[int, str], tuple[Sum, dict[int, float], set[int] | None]] = {}
     peers: dict[tuple[int, int, tuple[Upload, ...]], None] = {}
@@ -83,6 +84,8 @@ def history_of(entries: Iterable[dict[str, Any]], *, anonymized: bool = True) ->
         elif entry["kind"] == "receive" and not entry["void"]:
             average = _average(round, entry["weights"], latest, entry["residual"])
             by, key = entry["validated"]["by"], (round, repr(average))
+            if "average" in entry["validated"]:  # what is shown later has a part of it
+                by = "every client"
             before = models[key][2] if key in models else set[int]()
             models[key] = (*average, None if by == "every client" or before is None else before | set(by))
     releases = [

@@ -98,7 +98,7 @@ class OwnImages:
         """
         found: dict[str, dict[str, float]] = {}
         if "validation" in self.parts and self.config.validates(server.round):
-            found["server"] = self.evaluate(server.model.state, "validation")
+            found["server"] = self.evaluate(server.shown.state, "validation")
         federation = self.config.federation
         ends = server.round % federation.rounds_per_step == 0 or server.round == federation.rounds
         if self.streams and "test" in self.parts and ends:

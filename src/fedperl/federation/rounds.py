@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from fedperl.errors import RunError
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.round_summary import RoundSummary
-from fedperl.federation.run_folder import RunFolder
+from fedperl.federation.run_folder import UNAVERAGED, RunFolder
 from fedperl.federation.selection import Selection
 from fedperl.federation.server import NOTHING_CAME, Server
 from fedperl.federation.stopwatch import Stopwatch
@@ -116,11 +116,11 @@ class Rounds:
             raise ValueError(f"totals of {', '.join(sorted(content['totals'])) or 'nothing'}")
         self.totals = content["totals"]
         self.selection.restore(content["selection"])
-        current = content["model"]
-        before = content["predecessor"]
+        current, before, models = content["model"], content["predecessor"], self.folder.models
         self.server.restore(
-            GlobalModel(current, self.folder.models.get(current)),
-            None if before is None else GlobalModel(before, self.folder.models.get(before)),
+            GlobalModel(current, self.folder.trained_on(current)),
+            GlobalModel(current, models.get(current)),
+            None if before is None else GlobalModel(before, models.get(before)),
         )
         for client in content.get("withdrawn", ()):
             self.server.withdraw(client)
@@ -207,12 +207,14 @@ class Rounds:
             totals["peers"][size] = totals["peers"].get(size, 0) + 1
 
     def _keep_models(self) -> None:
-        current = self.server.model
-        if current.round not in self.folder.models.records:
-            self.folder.models.put(current.round, current.round, current.state)
+        current, shown, models = self.server.model, self.server.shown, self.folder.models
+        if current.round not in models.records:
+            models.put(current.round, current.round, shown.state)
+            if shown is not current:
+                models.put(UNAVERAGED, current.round, current.state)
         before = self.server.predecessor
         needed = self.selection.rounds() | {current.round} | (set() if before is None else {before.round})
-        self.folder.models.keep_only(needed)
+        models.keep_only(needed | {UNAVERAGED})
         self.exchange.keep(needed)
 
     def _commit(self) -> None:

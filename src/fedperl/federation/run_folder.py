@@ -17,6 +17,8 @@ from fedperl.learn.weights import write_weights
 from fedperl.settings import Config
 
 FORMAT = 2
+UNAVERAGED = -1
+"""Among the kept models, beside those of rounds: the one that training goes on from, where a mean of them is shown."""
 
 
 class RunFolder:
@@ -158,6 +160,10 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunError(f"{path}: cannot be used as a checkpoint: {error}") from None
         return content
+
+    def trained_on(self, round: int) -> State:
+        """Return the last round's global model as training goes on from it."""
+        return self.models.get(UNAVERAGED if UNAVERAGED in self.models.records else round)
 
     # Metrics and results
 

@@ -105,8 +105,9 @@ class Screen:
         """Take in what a ledger knows of."""
         for entry in entries:
             for client, print in entry.get("prints", {}).items():
-                self.seen[print] = None if client == "model" else (int(client), entry["round"])
-                if client != "model":
+                ours = client in ("model", "average")
+                self.seen[print] = None if ours else (int(client), entry["round"])
+                if not ours:
                     self.sent[int(client), entry["round"]] = print
 
 

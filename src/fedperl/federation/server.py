@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedperl.config import config_hash
 from fedperl.errors import ConfigError
-from fedperl.federation.aggregate import residual
+from fedperl.federation.aggregate import residual, running_mean
 from fedperl.federation.auditing import Auditing
 from fedperl.federation.averaging import average, bounded
 from fedperl.federation.choosing import Choice, choose_committees, organisations
@@ -108,7 +108,8 @@ class Server:
         if self.screen is not None:
             self.screen.release(initial)
         self.kept = kept
-        self.model = GlobalModel(0, initial)
+        self.model = self.shown = GlobalModel(0, initial)
+        """What clients train from, and what they validate: with `running_average` its mean over the rounds."""
         self.predecessor: GlobalModel | None = None
         self.bank, self.ledger, self.score, self.teach = bank, ledger, score, teach
         self.run = config_hash(config)[:16]
@@ -148,7 +149,7 @@ class Server:
     def begin(self) -> None:
         """Let the server train the initial model, where it has labels: clients then have something to label with."""
         if self.teach is not None:
-            self.model = GlobalModel(0, self.teach(self.model.state, 0))
+            self._renew(0, self.teach(self.model.state, 0))
         self._keep(lambda kept: kept.model(0, self.model.state))
 
     def plan(self, round: int) -> Iterator[TrainTask]:
@@ -225,11 +226,13 @@ class Server:
     def evaluation_tasks(self) -> Iterator[EvaluateTask]:
         """Yield the validation of the global model, at every client that has images for it."""
         for client in self.evaluators:
-            yield EvaluateTask(self.run, self.model.round, client, self.model, "validation")
+            yield EvaluateTask(self.run, self.shown.round, client, self.shown, "validation")
 
-    def restore(self, model: GlobalModel, predecessor: GlobalModel | None = None) -> None:
+    def restore(
+        self, model: GlobalModel, shown: GlobalModel | None = None, predecessor: GlobalModel | None = None
+    ) -> None:
         """Take the global model of a checkpoint over, and what is known of the clients from the bank's files."""
-        self.model, self.predecessor = model, predecessor
+        self.model, self.shown, self.predecessor = model, shown or model, predecessor
         self.known = {client: Known.of(self.bank.get_part(client, EXTRA)) for client in self.bank.records}
         if self.audit is not None:
             self.audit.replay(self.ledger.entries(), self._made().items())
@@ -395,7 +398,7 @@ class Server:
             self._summary.residual = self.predecessor.round
         if self.teach is not None:
             mean = self.teach(mean, round)
-        self.model = GlobalModel(round, mean)
+        self._renew(round, mean)
         self._keep(lambda kept: kept.model(round, mean))
         if every and round % every == 0:
             self.predecessor = self.model
@@ -404,8 +407,14 @@ class Server:
     def _go_on_alone(self) -> None:
         """Let the server train the old model on, where it has labels."""
         if self.teach is not None:
-            self.model = GlobalModel(self._summary.round, self.teach(self.model.state, self._summary.round))
+            self._renew(self._summary.round, self.teach(self.model.state, self._summary.round))
             self._keep(lambda kept: kept.model(self.model.round, self.model.state))
+
+    def _renew(self, round: int, state: State) -> None:
+        """Take a new global model over."""
+        decay, mean = self.config.federation.running_average, self.shown.state
+        self.model = GlobalModel(round, state)
+        self.shown = GlobalModel(round, running_mean(mean, state, decay, round)) if decay and round else self.model
 
     def _far(self, states: dict[int, State]) -> dict[int, dict[str, Any]]:
         """Return how far clients moved, and whether too far to help others; nothing where that is not looked at."""
@@ -469,7 +478,8 @@ class Server:
         """Return the fingerprints of what came and of what was made of it, by which copies are known."""
         if self.screen is None:
             return {}
-        made = {"model": self.screen.release(self.model.state)} if self.model.round == summary.round else {}
+        new = {"model": self.model} | ({"average": self.shown} if self.config.federation.running_average else {})
+        made = {name: self.screen.release(one.state) for name, one in new.items() if one.round == summary.round}
         return {"prints": made | self.screen.uploads(summary.round, summary.accepted)}
 
     def _outcome(self, summary: RoundSummary) -> Entry:
@@ -477,7 +487,9 @@ class Server:
         by: str | list[int] = "every client" if everyone else self.evaluators
         if not self.config.validates(summary.round):
             by = []
-        return summary.received() | self._prints(summary) | {"validated": {"global": self.model.round, "by": by}}
+        decay = self.config.federation.running_average
+        validated = {"global": self.model.round, "by": by} | ({"average": decay} if decay else {})
+        return summary.received() | self._prints(summary) | {"validated": validated}
 
 
 def _report(config: Config) -> Literal["none", "validation", "training"]:

@@ -108,7 +108,7 @@ def next_releases(config: Config, run: Path, store: Store, work: Workspace) -> R
             raise RunError(f"{run}: the run is not finished; its checkpoint is missing")
         if len(folder.bank.records) < FEWEST:
             raise RunError(f"{run}: {len(folder.bank.records)} clients have trained; wanted at least {FEWEST}")
-        model = GlobalModel(content["model"], folder.models.get(content["model"]))
+        model = GlobalModel(content["model"], folder.trained_on(content["model"]))
         before = {client: model_of(folder.bank.get(client)) for client in sorted(folder.bank.records)}
         kept = {client: folder.client_states.get(client) for client in folder.client_states.records}
         with TemporaryDirectory(prefix="fedperl-leakage-") as name:
