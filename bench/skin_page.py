@@ -6,6 +6,7 @@ With `--check` nothing is written: it fails where a page is not what the lines g
 settings than its group has now.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,7 +237,7 @@ def on_unseen(row: str, other: str) -> Comparison:
     return Comparison(f"malignant F1 of the unseen client, {row} less {other}", find, paper)
 
 
-FEDPERL = "FedPerl T=2"
+FEDPERL, GATED = "FedPerl T=2", "gated similarity 95"
 ALL_CLAIMS = (
     Claim(
         "Federated training beats training alone.",
@@ -260,12 +261,12 @@ ALL_CLAIMS = (
         f"A gate helps the client that is unlike all others, {OUTLIER}.",
         (
             Comparison(
-                f"weighted F1 of client {OUTLIER}, gated similarity 95 less {FEDPERL}",
-                lambda rows: apart(rows, "gated similarity 95", FEDPERL, by_client("weighted_f1"), (OUTLIER,)),
-                cell_of("table10", "gated similarity 95", OUTLIER) - cell_of("table10", FEDPERL, OUTLIER),
+                f"weighted F1 of client {OUTLIER}, {GATED} less {FEDPERL}",
+                lambda rows: apart(rows, GATED, FEDPERL, by_client("weighted_f1"), (OUTLIER,)),
+                cell_of("table10", GATED, OUTLIER) - cell_of("table10", FEDPERL, OUTLIER),
             ),
         ),
-        also=(more_f1("gated similarity 95", FEDPERL),),
+        also=(more_f1(GATED, FEDPERL),),
     ),
     Claim(
         f"Client {OUTLIER} harms the others least under FedPerl.",
@@ -376,6 +377,31 @@ def helper_table(rows: Rows, name: str) -> list[str]:
     return table(["was helped by", *clients, "own community"], cells)
 
 
+def with_peers(rows: Rows, name: str) -> dict[int, float]:
+    """Return the share of client-rounds with 0, 1 and more peers, where peers could help; nothing without peers."""
+    counts = Counter[int]()
+    for line in rows.get(name, {}).values():
+        counts.update({int(size): count for size, count in line["results"]["totals"]["peers"].items()})
+    return {size: count / counts.total() for size, count in sorted(counts.items())}
+
+
+def peers_table(rows: Rows, names: Iterable[str]) -> list[str]:
+    """Return how many peers clients had, where peers could help."""
+    known = [name for name in names if not name.startswith(WITHOUT)]
+    found = {name: shares for name in known if (shares := with_peers(rows, name))}
+    sizes = sorted({size for shares in found.values() for size in shares})
+    cells = [[name, *(f"{100 * shares.get(size, 0):.0f}" for size in sizes)] for name, shares in found.items()]
+    return table(["percent of client-rounds with so many peers", *map(str, sizes)], cells)
+
+
+def gate_note(rows: Rows) -> list[str]:
+    """Return what is to be known of the gate of claim 7."""
+    if (shut := with_peers(rows, GATED).get(0)) is None:
+        return []
+    told = f"- The gate of {GATED} stayed shut in {100 * shut:.0f} % of the client-rounds in which peers could help"
+    return [f"{told}: {f'{GATED} is {BASE}, to the digit' if shut == 1 else 'there it is ' + BASE}.", ""]
+
+
 def outlier_table(rows: Rows) -> list[str]:
     """Return the other clients' F1 where the outlier takes part in training, and where not."""
     cells = []
@@ -456,12 +482,14 @@ def skin_page(rows: Rows) -> str:
     if gaps := missing():
         text += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
     if rows:
-        text += ["## All clients", "", *NOTES, "", *main_table(rows, core), "", *main_table(rows, rest), ""]
+        text += ["## All clients", "", *NOTES, "", *main_table(rows, core), ""]
+        if any(name in rows for name in rest):
+            text += [*main_table(rows, rest), ""]
         text += ["## Clients", "", *client_table(rows, everyone), ""]
         text += ["## Classes", "", "Of the test images of all clients together.", "", *class_table(rows, everyone), ""]
     if FEDPERL in rows:
         text += ["## Who helped whom", "", f"{FEDPERL}, percent of the helpers that a client had, all seeds.", ""]
-        text += [*helper_table(rows, FEDPERL), ""]
+        text += [*helper_table(rows, FEDPERL), "", *peers_table(rows, everyone), ""]
     if any(name.startswith(WITHOUT) for name in rows):
         text += ["## What the client unlike all others costs", "", *outlier_table(rows), ""]
         text += ["## A client that no model saw", "", UNSEEN_NOTE, "", *unseen_table(rows), ""]
@@ -536,6 +564,7 @@ def claims_page(rows: Rows) -> str:
                 "",
                 *table(["claim", "comparison", "paper", "ours [95 %]", "verdict"], cells),
                 "",
+                *gate_note(rows),
                 "Ours: the mean over clients and seeds, paired, with an interval of 95 % over both; over clients "
                 "alone with one seed, which says nothing of other seeds, and over seeds alone of one client and of "
                 "classes, whose F1 is that of all clients' images together (the paper's seems to be a mean over "

@@ -46,7 +46,7 @@ def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
     results = {"test": {"per_client_best": numbers}, "validation": validation, "classes": CLASSES}
     matrix = (np.eye(8, dtype=int) * 8 + 2).tolist()
     return {
-        "results": results | {"seconds_this_start": 60.0},
+        "results": results | {"seconds_this_start": 60.0, "totals": {"peers": {"0": 1, "2": 3}}},
         "confusion": dict.fromkeys(f1, matrix),
         "helped": {"1 0": 3, "2 0": 1, "8 7": 2},
         "date": "2026-01-01",
@@ -74,6 +74,16 @@ def test_differences_are_over_the_seeds_and_clients_of_both(page: ModuleType) ->
     found = page.apart(rows, "FedPerl T=2", "SSFL", f1, ("8",))
     assert (found.mean, found.seeds, found.clients) == (pytest.approx(kept[:, 8].mean()), 2, 1)
     assert page.apart(rows, "FedPerl T=2", "Lower", f1) is None
+
+
+def test_a_gate_that_never_opens_is_told(page: ModuleType) -> None:
+    shut, without = line({"0": 0.5}), line({"0": 0.5})
+    shut["results"]["totals"], without["results"]["totals"] = {"peers": {"0": 40}}, {"peers": {}}
+    assert page.with_peers({"FedPerl": {1: line({"0": 0.5}), 2: shut}}, "FedPerl") == {0: 41 / 44, 2: 3 / 44}
+    assert "gated similarity 95 is SSFL, to the digit." in page.gate_note({"gated similarity 95": {1: shut}})[0]
+    assert page.gate_note({"SSFL": {1: without}}) == []
+    found = page.peers_table({"SSFL": {1: without}, "Random peers": {1: line({"0": 0.5})}}, ["SSFL", "Random peers"])
+    assert found[2:] == ["| Random peers | 25 | 75 |"]
 
 
 def test_f1_by_class_is_that_of_all_images_together(page: ModuleType) -> None:
@@ -183,6 +193,8 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
         for row in group.rows:
             assert f"| {row}" in shown
     assert "| client 0 | 0 | 75 | 25 | 0 |" in shown
+    assert "| gated similarity 75 | 25 | 75 |" in shown
+    assert "The gate of gated similarity 95 stayed shut in 25 % of the client-rounds" in claims
     assert "| without outlier" not in shown.split("## Classes")[1]
     others = shown.split("## What the client unlike all others costs")[1]
     assert (
