@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -29,6 +30,8 @@ from fedperl.settings import Config
 Line = dict[str, Any]
 DIVERGED = "no client has sent an update that could be used"
 """What a run says that ended so: its line has `failed` in place of `results`, and it is not trained again."""
+NO_NUMBER = "ValueError"
+"""What clients fail with whose loss is no number; with anything else the program is at fault, not the run."""
 
 
 def read(path: Path) -> dict[str, Line]:
@@ -53,6 +56,7 @@ def parser_of(doc: str, sets: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", choices=[*sets], nargs="+", metavar="SET", help=", ".join(sets))
     parser.add_argument("--workers", type=_some, default=12, help="runs side by side")
+    parser.add_argument("--minutes", type=float, help="start no run after so many; those that go on are finished")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--rows", nargs="+", default=[])
@@ -110,7 +114,7 @@ def train_sets(
         missing = [(path, run, job) for run, job in every.items() if run not in there]
         waiting += sorted(missing, key=lambda one: (one[2].config.seed, -cost(one[2].config)))
         print(f"{name}: {len(missing)} of {len(every)} runs to train, {args.workers} at a time", flush=True)
-    train(waiting, make, headline, workers=args.workers, device=args.device)
+    train(waiting, make, headline, workers=args.workers, device=args.device, minutes=args.minutes)
 
 
 def train(
@@ -120,9 +124,12 @@ def train(
     *,
     workers: int,
     device: str,
+    minutes: float | None = None,
 ) -> None:
     """Train runs in this order; each becomes a line of its file, under its name there.
 
+    Args:
+        minutes: after which no further run is started.
     Raises:
         SystemExit: some failed; the others have their lines.
     """
@@ -160,13 +167,14 @@ def train(
             said = headline(line)
         print(f"{time.perf_counter() - began:7.1f} s  {name}: {said}", flush=True)
 
-    failed = run_jobs([job for _, _, job in waiting.values()], workers=workers, tick=tick)
+    in_time = lambda: minutes is None or time.perf_counter() - began < 60 * minutes  # noqa: E731
+    failed = run_jobs([job for _, _, job in waiting.values()], workers=workers, tick=tick, in_time=in_time)
     for name in running:
         finish(name)
     failed |= unmade
     for name, reason in failed.items():
         path, run, job = waiting[name]
-        if DIVERGED in reason:
+        if DIVERGED in reason and set(re.findall(r"it failed with (\w+)", reason)) <= {NO_NUMBER}:
             append(path, about(run, job) | {"config": config_hash(job.config), "failed": reason})
         print(f"{name}: {reason}", file=sys.stderr)
     if failed:

@@ -205,6 +205,37 @@ def test_a_run_that_diverged_has_a_line_that_says_so(
     assert poc.side_by_side.DIVERGED in capsys.readouterr().err
 
 
+def test_a_run_that_crashed_has_no_line(poc: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_store().save(tmp_path / "store")
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from fedperl.learn.objectives.supervised import Supervised\n"
+        "class Own(Supervised):\n"
+        "    def begin(self, net):\n"
+        "        raise RuntimeError('a fault of ours')\n"
+    )
+    config = small_config(method="lower", objective={"kind": f"{own}:Own"})
+    given = [(tmp_path / "lines.jsonl", "run", Job("run", config, tmp_path / "run", tmp_path / "store"))]
+    with pytest.raises(SystemExit):
+        poc.side_by_side.train(given, lambda _: {}, str, workers=1, device="cpu")
+    assert "it failed with RuntimeError" in capsys.readouterr().err
+    assert not (tmp_path / "lines.jsonl").exists()
+
+
+def test_no_run_is_started_when_time_is_up(poc: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still until the first run ends."""
+    small_store().save(tmp_path / "store")
+    config = small_config(federation={"rounds": 1})
+    given = [(tmp_path / "lines.jsonl", name, Job(name, config, tmp_path / name, tmp_path / "store")) for name in "abc"]
+    ended = [tmp_path / "a" / "results.json", tmp_path / "lines.jsonl"]
+    clock = lambda: 100.0 if any(path.exists() for path in ended) else 0.0  # noqa: E731
+    monkeypatch.setattr(poc.side_by_side.time, "perf_counter", clock)
+    poc.side_by_side.train(given, lambda _: {}, lambda _: "", workers=1, device="cpu", minutes=1)
+    assert list(poc.side_by_side.read(tmp_path / "lines.jsonl")) == ["a"]
+    poc.side_by_side.train(given[1:], lambda _: {}, str, workers=2, device="cpu", minutes=0)
+    assert list(poc.side_by_side.read(tmp_path / "lines.jsonl")) == ["a"]
+
+
 def test_weights_that_are_no_numbers_have_no_size(poc: ModuleType, tmp_path: Path) -> None:
     train(small_config(), tmp_path / "run", store=small_store())
     assert poc.noted(tmp_path / "run")["norm"] > 0

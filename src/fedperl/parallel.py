@@ -36,7 +36,12 @@ class _Worker:
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, workers: int, tick: Callable[[list[Job]], None], gpus: Sequence[str] = ()
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    tick: Callable[[list[Job]], None],
+    gpus: Sequence[str] = (),
+    in_time: Callable[[], bool] = lambda: True,
 ) -> dict[str, str]:
     """Train every job, at most `workers` at a time, and return why those failed that did, by name.
 
@@ -44,6 +49,7 @@ def run_jobs(
 
     Args:
         gpus: names of GPUs as CUDA_VISIBLE_DEVICES has them; each run sees one alone, that no other has meanwhile.
+        in_time: whether another run may still be started; those that are being trained go on.
     """
     failed: dict[str, str] = {}
     # Forked from a process that has imported torch and done nothing else: a run starts in no time.
@@ -53,6 +59,8 @@ def run_jobs(
     workers = min(workers, len(gpus)) if gpus else workers
     try:
         while waiting or running:
+            if not in_time():
+                waiting.clear()
             while waiting and len(running) < workers:
                 job = waiting.pop(0)
                 gpu = next((gpu for gpu in gpus if all(worker.gpu != gpu for worker in running)), None)
