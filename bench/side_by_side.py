@@ -244,8 +244,10 @@ def where_and_when(lines: Iterable[Line]) -> str:
     beside = sorted({line["side_by_side"] for line in some})
     times = [line["results"]["seconds_this_start"] for line in some if "failed" not in line] or [math.nan]
     many = f"{beside[0]} to {beside[-1]}" if len(beside) > 1 else str(beside[0])
+    over = sum("failed" not in line for line in some)
+    of = "" if over == len(some) else f", of the {over} that ended,"
     return (
-        f"{len(some)} run{'s' if len(some) > 1 else ''} on one {devices}, {dates}, {many} side by side; a run took "
+        f"{len(some)} run{'s' if len(some) > 1 else ''} on one {devices}, {dates}, {many} side by side; a run{of} took "
         f"{statistics.median(times):.0f} s ({min(times):.0f} to {max(times):.0f}) while the others ran beside it."
     )
 
