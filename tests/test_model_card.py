@@ -134,6 +134,9 @@ def test_the_method_is_told_by_the_settings_that_it_uses(run: tuple[Path, Config
     text = model_card(small_config(method="fedperl_spectral", peers={"every": 5}), results, curves)
     assert "T = at most " in text
     assert "after round 1, every 5 rounds" in text
+    text = model_card(small_config(federation={"running_average": 0.9}), results, curves)
+    assert cells(text, "Method")["handed out"] == ["running mean of the rounds' models, decay 0.9"]
+    assert "A round's model is the running mean of those up to it" in text
     text = model_card(small_config(method="fedperl_local_norm"), results, curves)
     assert "knows thresholds of `client_K_best` models alone" in text
     text = model_card(small_config(), results, curves | {"groups": {"0@4": {"sex": {}, "body_site": {}}}})

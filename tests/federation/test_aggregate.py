@@ -324,16 +324,16 @@ def test_running_mean_against_naive(decay: float) -> None:
     """The plain mean of the first 1 / (1 - decay) models, then a share of every new one."""
     models = cohort(9)
     mean = {name: torch.full_like(tensor, 7) for name, tensor in models[0].items()}  # what was there before the first
-    for round, model in enumerate(models, 1):
-        mean = running_mean(mean, model, decay, round)
+    for count, model in enumerate(models, 1):
+        mean = running_mean(mean, model, decay, count)
         for name in ("conv.weight", "bn.weight", "bn.running_mean", "bn.running_var"):
-            values = [one[name].double() for one in models[:round]]
-            first = min(round, int(1 / (1 - decay) + 1e-9))
+            values = [one[name].double() for one in models[:count]]
+            first = min(count, int(1 / (1 - decay) + 1e-9))
             expected = torch.stack(values[:first]).mean(0)
             for value in values[first:]:
                 expected = decay * expected + (1 - decay) * value
             assert torch.allclose(mean[name].double(), expected, atol=1e-5)
-    for wrong in ({"decay": 1.0, "round": 1}, {"decay": -0.1, "round": 1}, {"decay": 0.5, "round": 0}):
+    for wrong in ({"decay": 1.0, "count": 1}, {"decay": -0.1, "count": 1}, {"decay": 0.5, "count": 0}):
         with pytest.raises(ValueError, match="running_mean: decay = "):
             running_mean(mean, models[0], **wrong)  # type: ignore[arg-type]
 

@@ -197,20 +197,20 @@ def residual(model: Mapping[str, Tensor], predecessor: Mapping[str, Tensor], sha
     return fedavg([model, predecessor], [1.0 - share, share])
 
 
-def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], decay: float, round: int) -> State:
-    """Return the running mean of the global models once this round's is in it.
+def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], decay: float, count: int) -> State:
+    """Return the running mean of the global models once another is in it.
 
     It is the plain mean of the first 1 / (1 - decay) of them, and from then on decay times itself and 1 - decay times
     the new one: the first models, which know least, do not linger.
 
     Args:
-        round: that made the model, from 1 on; the mean before the first does not count.
+        count: how many models are then in it; what was there before the first does not count.
     Raises:
-        ValueError: a decay outside [0, 1), or a round before the first.
+        ValueError: a decay outside [0, 1), or a count below 1.
     """
-    if not 0 <= decay < 1 or round < 1:
-        raise ValueError(f"running_mean: decay = {decay}, round = {round}; wanted 0 to below 1, and 1 or more")
-    share = max(1.0 - decay, 1.0 / round)
+    if not 0 <= decay < 1 or count < 1:
+        raise ValueError(f"running_mean: decay = {decay}, count = {count}; wanted 0 to below 1, and 1 or more")
+    share = max(1.0 - decay, 1.0 / count)
     return fedavg([mean, model], [1.0 - share, share])
 
 

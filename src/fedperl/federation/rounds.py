@@ -119,8 +119,9 @@ class Rounds:
         current, before, models = content["model"], content["predecessor"], self.folder.models
         self.server.restore(
             GlobalModel(current, self.folder.trained_on(current)),
-            GlobalModel(current, models.get(current)),
             None if before is None else GlobalModel(before, models.get(before)),
+            GlobalModel(current, models.get(current)),
+            content.get("averaged", 0),
         )
         for client in content.get("withdrawn", ()):
             self.server.withdraw(client)
@@ -227,6 +228,7 @@ class Rounds:
                 "selection": self.selection.to_json(),
                 "totals": self.totals,
             }
+            | ({"averaged": self.server.averaged} if self.server.averaged else {})
             | ({"withdrawn": sorted(self.server.withdrawn)} if self.server.withdrawn else {})
         )
 

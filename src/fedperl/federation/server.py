@@ -110,6 +110,8 @@ class Server:
         self.kept = kept
         self.model = self.shown = GlobalModel(0, initial)
         """What clients train from, and what they validate: with `running_average` its mean over the rounds."""
+        self.averaged = 0
+        """Of how many models."""
         self.predecessor: GlobalModel | None = None
         self.bank, self.ledger, self.score, self.teach = bank, ledger, score, teach
         self.run = config_hash(config)[:16]
@@ -229,10 +231,19 @@ class Server:
             yield EvaluateTask(self.run, self.shown.round, client, self.shown, "validation")
 
     def restore(
-        self, model: GlobalModel, shown: GlobalModel | None = None, predecessor: GlobalModel | None = None
+        self,
+        model: GlobalModel,
+        predecessor: GlobalModel | None = None,
+        shown: GlobalModel | None = None,
+        averaged: int = 0,
     ) -> None:
-        """Take the global model of a checkpoint over, and what is known of the clients from the bank's files."""
-        self.model, self.shown, self.predecessor = model, shown or model, predecessor
+        """Take the global model of a checkpoint over, and what is known of the clients from the bank's files.
+
+        Args:
+            shown: what is validated, where it is another: the mean of so many as `averaged` says.
+        """
+        self.model, self.predecessor = model, predecessor
+        self.shown, self.averaged = shown or model, averaged
         self.known = {client: Known.of(self.bank.get_part(client, EXTRA)) for client in self.bank.records}
         if self.audit is not None:
             self.audit.replay(self.ledger.entries(), self._made().items())
@@ -413,8 +424,10 @@ class Server:
     def _renew(self, round: int, state: State) -> None:
         """Take a new global model over."""
         decay, mean = self.config.federation.running_average, self.shown.state
-        self.model = GlobalModel(round, state)
-        self.shown = GlobalModel(round, running_mean(mean, state, decay, round)) if decay and round else self.model
+        self.model = self.shown = GlobalModel(round, state)
+        if decay and round:
+            self.averaged += 1
+            self.shown = GlobalModel(round, running_mean(mean, state, decay, self.averaged))
 
     def _far(self, states: dict[int, State]) -> dict[int, dict[str, Any]]:
         """Return how far clients moved, and whether too far to help others; nothing where that is not looked at."""

@@ -117,6 +117,8 @@ def _models(config: Config, results: Mapping[str, Any], main: str) -> list[str]:
     server_alone = set(results["test"][main]) == {"server"}
     whose = "On the server's test images" if server_alone else "Means over the clients' test images"
     note = f"{whose}; models are chosen on validation images, never on these."
+    if config.federation.running_average:
+        note += " A round's model is the running mean of those up to it, from which no client has trained."
     if config.federation.batch_norm == "local":
         note += " Each client is tested with batch-norm layers of its own; the files of all clients have averaged ones."
     return ["## The models", "", *table(header, rows, text=2), "", note]
@@ -141,6 +143,8 @@ def _method(config: Config, results: Mapping[str, Any]) -> list[str]:
     else:
         rows.append(["federation", f"{federation.rounds} rounds, cohorts of {federation.cohort}"])
         rows.append(["average", f"{federation.aggregator}, weights {federation.weights}"])
+        if federation.running_average:
+            rows.append(["handed out", f"running mean of the rounds' models, decay {federation.running_average:g}"])
         rows.append(["peers", _peers(config, results) if config.peer_learning else "none"])
     if federation.exclude:
         rows.append(["left out", f"clients {', '.join(map(str, federation.exclude))}"])
