@@ -14,7 +14,7 @@ import numpy as np
 import side_by_side
 from plus import LINES, SUITES, jobs
 from side_by_side import Line, check_lines, run_page, table, where_and_when
-from skin_page import RARE, Rows, apart, shown
+from skin_rows import RARE, Rows, apart, shown
 
 from fedperl.evaluate.classification import Classification, from_confusion
 

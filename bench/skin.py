@@ -122,6 +122,8 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
         for row in rows or group.rows:
             method, settings = runs[row]
             for rate in group.rates or (chosen_rate(),):
+                if not group.rates and _tried(row, rate, seed) in read("rates"):
+                    continue  # nothing is trained twice
                 run = f"{row}, {f'lr {rate:g}, ' if group.rates else ''}seed {seed}"
                 own = {"name": f"{method} {seed}", "method": method, "seed": seed, "device": device}
                 table = merged(settings, own, {"optimizer": {"lr": rate}})
@@ -140,15 +142,33 @@ def chosen_rate() -> float:
     (seed,) = group.seeds
     found = {}
     for rate in group.rates:
-        names = [f"{row}, lr {rate:g}, seed {seed}" for row in group.rows]
+        names = [_tried(row, rate, seed) for row in group.rows]
         if missing := [name for name in names if name not in lines]:
             raise ConfigError(f"{missing[0]}: not trained; wanted all of group 'rates' first")
         found[rate] = fmean(lines[name]["results"]["validation"][CHOICE]["accuracy"] for name in names)
     return max(found, key=lambda rate: found[rate])
 
 
+def _tried(row: str, rate: float, seed: int) -> str:
+    return f"{row}, lr {rate:g}, seed {seed}"
+
+
 def read(name: str) -> dict[str, Line]:
-    """Return the lines of a group by the names of their runs, less those that diverged."""
+    """Return the lines of a group by the names of their runs, less those that diverged.
+
+    Those of `core` that the choice of the learning rate has trained already are among them.
+    """
+    lines, group, tried = own_lines(name), GROUPS[name], own_lines("rates")
+    if name == "core" and len(tried) == len(GROUPS["rates"].rows) * len(GROUPS["rates"].rates):
+        for row in group.rows:
+            for seed in group.seeds:
+                if line := tried.get(_tried(row, chosen_rate(), seed)):
+                    lines[f"{row}, seed {seed}"] = line
+    return lines
+
+
+def own_lines(name: str) -> dict[str, Line]:
+    """Return the lines of a group's own file by the names of their runs, less those that diverged."""
     return {run: line for run, line in side_by_side.read(LINES / f"{name}.jsonl").items() if "failed" not in line}
 
 

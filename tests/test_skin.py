@@ -46,7 +46,8 @@ def test_every_row_resolves_with_the_rate_that_was_chosen(skin: ModuleType) -> N
             assert (job.config.federation.rounds, job.config.data.size) == (300, 112)
             assert job.out not in folders
             folders.add(job.out)
-    assert len(skin.jobs("core", Path(), "cpu", [], [])) == 30
+    assert len(skin.jobs("core", Path(), "cpu", [], [])) == 28  # two were trained to choose the rate
+    assert sorted(skin.read("core")) == ["Lower, seed 1", "SSFL, seed 1"]
     with pytest.raises(ConfigError, match="4: not of set 'core', which has 1, 2, 3"):
         skin.jobs("core", Path(), "cpu", [4], [])
 

@@ -1,0 +1,336 @@
+"""What the paper claims, each claim as comparisons between rows, and what the lines say to it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+from side_by_side import Line, table
+from skin_rows import (
+    BASE,
+    FEDPERL,
+    GATED,
+    HAM,
+    ISIC,
+    OTHERS,
+    OUTLIER,
+    RARE,
+    WITHOUT,
+    Rows,
+    apart,
+    by_class,
+    by_client,
+    cell_of,
+    f1_of,
+    helped_by_outlier,
+    own_community,
+    paper_gain,
+    shown,
+    under,
+    unseen,
+    with_peers,
+)
+
+from fedperl.evaluate import Interval, paired_interval
+from fedperl.paper.printed import printed
+
+MARGIN = 0.01
+"""What counts as no difference, in F1."""
+UNDECIDED, HOLDS, DOES_NOT = "undecided", "**holds**", "**does not**"
+PAPERS_HEADROOM = (f1_of("Upper") or 0.0) - (f1_of(BASE) or 0.0)
+CHOICES = {"global_best": "the best global model", "last": "the last one"}
+"""Other models that could be reported than each client's best."""
+
+
+Rule = Callable[[Interval | None, float | None], str]
+"""What an interval, and the difference that the paper reports, say to a claim."""
+
+
+def better(found: Interval | None, paper: float | None) -> str:
+    """Return whether one is above another: not where the interval ends below 0, or below half of what is claimed."""
+    if found is None or found.low is None or found.high is None:
+        return UNDECIDED
+    if found.low > 0:
+        return HOLDS
+    return DOES_NOT if found.high < max(0.0, (paper or 0.0) / 2) else UNDECIDED
+
+
+def no_worse(found: Interval | None, _: float | None = None) -> str:
+    """Return whether one is not below another: by MARGIN at most, at the interval's lower end."""
+    if found is None or found.low is None or found.high is None:
+        return UNDECIDED
+    if found.low > -MARGIN:
+        return HOLDS
+    return DOES_NOT if found.high < 0 else UNDECIDED
+
+
+def same(found: Interval | None, _: float | None = None) -> str:
+    """Return whether there is no difference beyond MARGIN either way."""
+    if found is None or found.low is None or found.high is None:
+        return UNDECIDED
+    if found.low > -MARGIN and found.high < MARGIN:
+        return HOLDS
+    return DOES_NOT if found.low > MARGIN or found.high < -MARGIN else UNDECIDED
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row less another."""
+
+    about: str
+    find: Callable[[Rows], Interval | None]
+    paper: float | None
+    """What the paper reports, the same way round."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper claims, and the comparisons that say whether it holds here; all must, but `also`."""
+
+    says: str
+    comparisons: tuple[Comparison, ...]
+    verdict: Rule = better
+    also: tuple[Comparison, ...] = ()
+    untested: Callable[[Rows], str] = lambda _: ""
+    """Why these rows cannot say, where they cannot."""
+
+
+def more_f1(one: str, other: str) -> Comparison:
+    """Return the comparison of two rows' weighted F1."""
+    mine, theirs = f1_of(one), f1_of(other)
+    paper = None if mine is None or theirs is None else mine - theirs
+    find = lambda rows: apart(rows, one, other, by_client("weighted_f1"))  # noqa: E731
+    return Comparison(f"weighted F1, {one} less {other}", find, paper)
+
+
+def less_harm(row: str, other: str) -> Comparison:
+    """Return by how much less the other clients lose by the outlier's part in training, in one row than in another."""
+
+    def find(rows: Rows) -> Interval | None:
+        four = [rows.get(name, {}) for name in (WITHOUT + other, other, WITHOUT + row, row)]
+        found = []
+        for seed in (seed for seed in four[0] if all(seed in lines for lines in four)):
+            values = [by_client("weighted_f1")(lines[seed]) for lines in four]
+            found.append([values[0][c] - values[1][c] - (values[2][c] - values[3][c]) for c in OTHERS])
+        return paired_interval(found) if found else None
+
+    paper = paper_gain(other) - paper_gain(row)
+    return Comparison(f"what client {OUTLIER} costs the others, {other} less {row}", find, paper)
+
+
+def rare(line: Line) -> dict[str, float]:
+    """Return the mean F1 of the rarest classes."""
+    return {"rare": fmean(by_class(line)[name] for name in RARE)}
+
+
+def lead(line: Line) -> dict[str, float]:
+    """Return how far the rarest classes are above the others."""
+    return {"lead": rare(line)["rare"] - fmean(f1 for name, f1 in by_class(line).items() if name not in RARE)}
+
+
+def rare_classes(row: str, other: str, *, more: bool = False) -> Comparison:
+    """Return the gain of the rarest classes, or by how much more than the others they gain."""
+    gains = {name: cell_of("table5", row, name) - cell_of("table5", other, name) for name in printed("table5")[row]}
+    paper = fmean(gains[name] for name in RARE)
+    if more:
+        paper -= fmean(gain for name, gain in gains.items() if name not in RARE)
+    about = f"F1 of {', '.join(RARE)}{' less that of the other classes' if more else ''}, {row} less {other}"
+    return Comparison(about, lambda rows: apart(rows, row, other, lead if more else rare), paper)
+
+
+def less_error(row: str, other: str, metric: str) -> Comparison:
+    """Return the comparison of a calibration error, the other's less the row's, so that above 0 is better."""
+    paper = cell_of("figure9", other, metric) - cell_of("figure9", row, metric)
+    find = lambda rows: apart(rows, other, row, by_client(metric))  # noqa: E731
+    return Comparison(f"{metric.upper()}, {other} less {row}", find, paper)
+
+
+def on_unseen(row: str, other: str) -> Comparison:
+    """Return the comparison of malignant F1 on the client that was kept out of training."""
+    paper = cell_of("table9", row, "malignant_f1") - cell_of("table9", other, "malignant_f1")
+    names = [WITHOUT + name for name in (row, other)]
+    find = lambda rows: apart(rows, names[0], names[1], unseen("malignant_f1"))  # noqa: E731
+    return Comparison(f"malignant F1 of the unseen client, {row} less {other}", find, paper)
+
+
+def shut(rows: Rows) -> str:
+    """Return that the gate never opened, where it did not."""
+    return "the gate never opened" if with_peers(rows, GATED).get(0) == 1 else ""
+
+
+def within(who: str, clients: tuple[str, ...]) -> Comparison:
+    """Return by how much more often than random peers' a client's helpers are of its own community."""
+    chance = (len(clients) - 1) / 9  # of the paper's nine other clients
+    return Comparison(
+        f"share of helpers of the own community, clients of {who}, {FEDPERL} less Random peers",
+        lambda rows: apart(rows, FEDPERL, "Random peers", own_community, clients),
+        cell_of("figure3", FEDPERL, {"ISIC 2019": "isic", "HAM10000": "ham"}[who]) / 100 - chance,
+    )
+
+
+BETTER_STILL = Comparison(
+    f"ECE, {BASE} less Lower (in the paper Lower is the better calibrated)",
+    lambda rows: apart(rows, BASE, "Lower", by_client("ece")),
+    None,
+)
+ALL_CLAIMS = (
+    Claim(
+        "Federated training beats training alone.",
+        (more_f1("Lower", "Local lower"), more_f1(BASE, "Local FixMatch"), more_f1("Upper", "Local upper")),
+    ),
+    Claim("Unlabelled images help (SSFL beats the lower bound).", (more_f1(BASE, "Lower"),)),
+    Claim("Peers help (FedPerl beats SSFL).", (more_f1(FEDPERL, BASE),), also=(more_f1("FedPerl raw T=2", BASE),)),
+    Claim("Similar peers beat random ones.", (more_f1(FEDPERL, "Random peers"),)),
+    Claim(
+        "Anonymization costs nothing.",
+        (more_f1(FEDPERL, "FedPerl raw T=2"),),
+        no_worse,
+        (more_f1("FedMatch+", "FedMatch"),),
+    ),
+    Claim(
+        "How many peers hardly matters, below the size of a community.",
+        tuple(more_f1(row, FEDPERL) for row in ("FedPerl raw T=1", "FedPerl T=3", "FedPerl T=4")),
+        same,
+        (more_f1("FedPerl T=5", FEDPERL),),
+    ),
+    Claim(
+        f"A gate helps the client that is unlike all others, {OUTLIER}.",
+        (
+            Comparison(
+                f"weighted F1 of client {OUTLIER}, {GATED} less {FEDPERL}",
+                lambda rows: apart(rows, GATED, FEDPERL, by_client("weighted_f1"), (OUTLIER,)),
+                cell_of("table10", GATED, OUTLIER) - cell_of("table10", FEDPERL, OUTLIER),
+            ),
+        ),
+        also=(more_f1(GATED, FEDPERL),),
+        untested=shut,
+    ),
+    Claim(
+        f"Client {OUTLIER} harms the others least under FedPerl.",
+        tuple(less_harm(FEDPERL, other) for other in (BASE, "Lower", "FedMatch+", "Upper")),
+    ),
+    Claim(
+        "Rare classes gain most.",
+        (rare_classes(FEDPERL, BASE, more=True),),
+        also=(rare_classes(FEDPERL, BASE), rare_classes(BASE, "Lower", more=True), rare_classes(BASE, "Lower")),
+    ),
+    Claim(
+        "FedPerl is better calibrated than SSFL.",
+        (less_error(FEDPERL, BASE, "ece"),),
+        also=(less_error(FEDPERL, BASE, "mce"), BETTER_STILL),
+    ),
+    Claim(
+        "FedPerl is better on a client that no model saw.",
+        (on_unseen(FEDPERL, BASE),),
+        also=(on_unseen(FEDPERL, "Lower"), on_unseen(FEDPERL, "Upper")),
+    ),
+    Claim(
+        "With few labelled clients, three of all in a round, FedPerl is on par with FedIRM.",
+        (more_f1("few: FedPerl 30%", "few: FedIRM 30%"),),
+        no_worse,
+    ),
+    Claim("Where no client has labels, FedPerl beats SSFL too.", (more_f1(f"server: {FEDPERL}", f"server: {BASE}"),)),
+    Claim("Clients are helped by their own community.", (within("ISIC 2019", ISIC), within("HAM10000", HAM))),
+)
+
+
+def verdict(claim: Claim, rows: Rows) -> str:
+    """Return what its comparisons say; undecided where it rests on one seed, or on which model is reported."""
+    if why := claim.untested(rows):
+        return f"not tested: {why}"
+    said = _of_all(claim, rows)
+    if said == UNDECIDED:
+        return said
+    if any(found and found.seeds == 1 for found in (one.find(rows) for one in claim.comparisons)):
+        return f"{UNDECIDED}: one seed, which says {said}"
+    others = {named: _of_all(claim, under(rows, choice)) for choice, named in CHOICES.items()}
+    if other := [f"{found} with {named}" for named, found in others.items() if found != said]:
+        return f"{UNDECIDED}: {said} with each client's best model, {', '.join(other)}"
+    return said
+
+
+def _of_all(claim: Claim, rows: Rows) -> str:
+    """Return what all its comparisons say: it holds where each does, and does not where one does not."""
+    said = [claim.verdict(one.find(rows), one.paper) for one in claim.comparisons]
+    return DOES_NOT if DOES_NOT in said else UNDECIDED if UNDECIDED in said else HOLDS
+
+
+def gate_note(rows: Rows) -> list[str]:
+    """Return what is to be known of the gate of claim 7."""
+    if (shut := with_peers(rows, GATED).get(0)) is None:
+        return []
+    told = f"- Claim 7: the gate of {GATED} stayed shut in {100 * shut:.0f} % of the client-rounds in which peers could"
+    return [f"{told} help: {f'{GATED} is {BASE}, to the digit' if shut == 1 else 'there it is ' + BASE}."]
+
+
+def headroom(rows: Rows) -> list[str]:
+    """Return what all labels are worth: no claim about the others can be tested where that is little."""
+    found = [apart(rows, "Upper", BASE, by_client(metric)) for metric in ("weighted_f1", "macro_f1")]
+    if found[0] is None or f1_of("Upper") is None:
+        return []
+    return [
+        f"- All labels are worth {shown(found[0])} of weighted F1 over {BASE} here (paper {PAPERS_HEADROOM:+.3f}), and "
+        f"{shown(found[1])} of macro F1"
+        + ("." if found[0].excludes_zero else ": what lies between the two rows can hardly be told from nothing.")
+    ]
+
+
+def outlier_note(rows: Rows) -> list[str]:
+    """Return how often the outlier helps, which similarity and chance decide differently."""
+    said = {name: helped_by_outlier(rows, name) for name in (FEDPERL, "Random peers")}
+    if None in said.values():
+        return []
+    told = " and ".join(f"{100 * (share or 0):.1f} % with {name}" for name, share in said.items())
+    return [
+        f"- Claims 3, 4 and 14: client {OUTLIER} is among the helpers of the others in {told}; claim 14 leaves it out, "
+        "and says how much of the choice is more than that."
+    ]
+
+
+def claims_page(rows: Rows) -> str:
+    """Return the page of claims."""
+    cells = []
+    for number, claim in enumerate(ALL_CLAIMS, start=1):
+        for place, one in enumerate(claim.comparisons + claim.also):
+            first = [f"{number}. {claim.says}", verdict(claim, rows)] if not place else ["", ""]
+            aside = "also: " if one in claim.also else ""
+            paper = "·" if one.paper is None else f"{one.paper:+.3f}"
+            cells.append([first[0], aside + one.about, paper, shown(one.find(rows)), first[1]])
+    return (
+        "\n".join(
+            [
+                "# The paper's claims on real lesions",
+                "",
+                "Made by `python bench/skin_page.py` from the runs of [skin.md](skin.md), which says how they were "
+                "trained and how this differs from the paper.",
+                "",
+                *table(["claim", "comparison", "paper", "ours [95 %]", "verdict"], cells),
+                "",
+                *headroom(rows),
+                *gate_note(rows),
+                *outlier_note(rows),
+                "- Claim 5: an anonymized peer has the receiver's batch statistics and half of the vote, raw peers "
+                "have their own and a third each; the comparison is of all that together.",
+                "",
+                "Ours: the mean over clients and seeds, paired, with an interval of 95 % over both; over clients "
+                "alone with one seed, which says nothing of other seeds, and over seeds alone of one client and of "
+                "classes, whose F1 is that of all clients' images together (the paper's seems to be a mean over "
+                "clients). `·`: not trained yet. Differences are in F1 or as named.",
+                "",
+                "The seeds draw weights, cohorts, batches and views, on one split with one set of test images; clients "
+                f"0 to 7 are shares of nearly one pool, and {OUTLIER} is one clinic: the intervals are not about other "
+                "hospitals.",
+                "",
+                "- A claim that one is better **holds** where the whole interval is above 0, and **does not** where it "
+                "ends below 0, or below half of the difference that the paper reports.",
+                f"- A claim that something costs nothing holds where the interval begins above -{MARGIN:.2f}, and does "
+                "not where it begins below and ends before 0.",
+                f"- A claim that something hardly matters holds where the interval is within ±{MARGIN:.2f}, and does "
+                "not where it is outside altogether.",
+                "- Everything else is undecided, and so is what rests on one seed, or comes out otherwise with the "
+                "last model or the best global one than with each client's best. A claim with several comparisons "
+                "holds where all do, and does not where one does not; those marked `also` have no say. A single number "
+                "has no interval, and decides nothing.",
+            ]
+        )
+        + "\n"
+    )

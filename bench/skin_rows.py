@@ -1,0 +1,179 @@
+"""Lines of the runs on real lesions by row and seed, and what is read from them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from statistics import fmean
+
+import numpy as np
+from side_by_side import Line
+from skin import CHOICE, GROUPS, SCALE, read
+
+from fedperl.evaluate import Interval, paired_interval
+from fedperl.paper.printed import printed
+from fedperl.paper.runs import find_scale
+
+OUTLIER = str(find_scale(str(SCALE)).outlier)
+ISIC, HAM = tuple("01234"), tuple("567")
+OTHERS = (*ISIC, *HAM)
+WITHOUT = "without outlier: "
+RARE = ("AK", "DF", "VASC", "SCC")
+MALIGNANT = ("MEL", "BCC", "AK", "SCC")
+READING = "argmax_then_group"
+BASE, FEDPERL, GATED = "SSFL", "FedPerl T=2", "gated similarity 95"
+
+Rows = Mapping[str, Mapping[int, Line]]
+"""Lines by row and seed."""
+
+
+def read_rows() -> dict[str, dict[int, Line]]:
+    """Return the lines of every group but the one that chose the learning rate."""
+    found: dict[str, dict[int, Line]] = {}
+    for name in (name for name in GROUPS if name != "rates"):
+        for run, line in read(name).items():
+            row, _, seed = run.rpartition(", seed ")
+            found.setdefault(row, {})[int(seed)] = line
+    return found
+
+
+def tested(line: Line) -> dict[str, dict[str, float]]:
+    """Return the numbers of each client's best model by client."""
+    found: dict[str, dict[str, float]] = line["results"]["test"][CHOICE]
+    return found
+
+
+def by_client(metric: str) -> Callable[[Line], dict[str, float]]:
+    """Return what reads a metric of a line by client."""
+    return lambda line: {client: numbers[metric] for client, numbers in tested(line).items()}
+
+
+def by_class(line: Line) -> dict[str, float]:
+    """Return F1 by class, of the images of all clients together; none where a class has no image."""
+    matrix = matrix_of(line)
+    names = line["results"]["classes"]
+    right, there, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    return {names[k]: 2 * right[k] / (there[k] + said[k]) for k in range(len(names)) if there[k]}
+
+
+def unseen(metric: str) -> Callable[[Line], dict[str, float]]:
+    """Return what reads a metric of the client that was kept out: malignant where the likeliest class is."""
+    return lambda line: {OUTLIER: line["unseen"]["malignancy"][READING][metric]} if "unseen" in line else {}
+
+
+def apart(
+    rows: Rows, one: str, other: str, of: Callable[[Line], Mapping[str, float]], only: Collection[str] = ()
+) -> Interval | None:
+    """Return one row less another over the seeds and clients (or classes) that both have; None where there are none."""
+    seeds = [seed for seed in rows.get(one, {}) if seed in rows.get(other, {})]
+    if not seeds:
+        return None
+    pairs = [(of(rows[one][seed]), of(rows[other][seed])) for seed in seeds]
+    names = [name for name in pairs[0][0] if all(name in each for pair in pairs for each in pair)]
+    names = [name for name in names if not only or name in only]
+    if not names:
+        return None
+    return paired_interval([[mine[name] - theirs[name] for name in names] for mine, theirs in pairs])
+
+
+def shown(found: Interval | None) -> str:
+    """Return a difference with its interval; * where that excludes 0."""
+    if found is None:
+        return "·"
+    if found.low is None or found.high is None:
+        return f"{found.mean:+.3f}"
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]{'*' if found.excludes_zero else ''}"
+
+
+def under(rows: Rows, choice: str) -> dict[str, dict[int, Line]]:
+    """Return the lines as they are with another choice of the model: `last`, or `global_best`."""
+
+    def chosen(line: Line) -> Line:
+        test = line["results"]["test"]
+        return line | {"results": line["results"] | {"test": test | {CHOICE: test.get(choice, test[CHOICE])}}}
+
+    return {row: {seed: chosen(line) for seed, line in lines.items()} for row, lines in rows.items()}
+
+
+def matrix_of(line: Line) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
+    """Return the confusion matrix of all clients' test images together; rows are the truth."""
+    return np.sum([np.array(one) for one in line["confusion"].values()], axis=0)  # type: ignore[no-any-return]
+
+
+def sensitivity(line: Line) -> dict[str, float]:
+    """Return how many melanomas are called so, how many malignant lesions malignant, and how many others not."""
+    matrix, names = matrix_of(line), line["results"]["classes"]
+    malignant = np.array([name in MALIGNANT for name in names])
+    melanoma = names.index("MEL")
+    return {
+        "melanoma sensitivity": matrix[melanoma, melanoma] / matrix[melanoma].sum(),
+        "malignant sensitivity": matrix[malignant][:, malignant].sum() / matrix[malignant].sum(),
+        "malignant specificity": matrix[~malignant][:, ~malignant].sum() / matrix[~malignant].sum(),
+    }
+
+
+def own_community(line: Line) -> dict[str, float]:
+    """Return the share of a client's helpers that are of its own community, by client; the outlier's help aside."""
+    found = {}
+    for client in OTHERS:
+        own = ISIC if client in ISIC else HAM
+        counts = {one: line["helped"].get(f"{one} {client}", 0) for one in OTHERS}
+        if total := sum(counts.values()):
+            found[client] = sum(counts[one] for one in own) / total
+    return found
+
+
+def f1_of(row: str) -> float | None:
+    """Return the F1 that the paper prints of a row, the mean over its ten clients."""
+    for artefact, column, unit in (
+        ("table2", "f1", 1),
+        ("random_peers", "f1", 1),
+        ("table8", "f1", 1),
+        ("table10", "avg", 1),
+        ("figure8", "f1", 100),
+    ):
+        found = printed(artefact).get(row, {}).get(column)
+        if isinstance(found, list):
+            return float(found[0])
+        if isinstance(found, int | float):
+            return float(found) / unit
+    return None
+
+
+def cell_of(artefact: str, row: str, column: str) -> float:
+    """Return a number that the paper prints."""
+    found = printed(artefact)[row][column]
+    return float(found[0] if isinstance(found, list) else found)
+
+
+def paper_gain(row: str) -> float:
+    """Return what the paper's other nine clients gain when the outlier takes no part in training."""
+    return cell_of("table4", row, "without_8") - fmean(cell_of("table4", row, client) for client in "012345679")
+
+
+def seeds_of(rows: Rows, name: str) -> str:
+    """Return how many seeds a row has, where not three."""
+    count = len(rows[name])
+    return "" if count == 3 else f" ({count} seed{'s' if count > 1 else ''})"
+
+
+def over_clients(rows: Rows, name: str, metric: str, only: Collection[str] = ()) -> float:
+    """Return the mean over seeds and clients."""
+    found = [by_client(metric)(line) for line in rows[name].values()]
+    return fmean(fmean(v for client, v in values.items() if not only or client in only) for values in found)
+
+
+def with_peers(rows: Rows, name: str) -> dict[int, float]:
+    """Return the share of client-rounds with 0, 1 and more peers, where peers could help; nothing without peers."""
+    counts = Counter[int]()
+    for line in rows.get(name, {}).values():
+        counts.update({int(size): count for size, count in line["results"]["totals"]["peers"].items()})
+    return {size: count / counts.total() for size, count in sorted(counts.items())}
+
+
+def helped_by_outlier(rows: Rows, name: str) -> float | None:
+    """Return the share of the other clients' helpers that the outlier is; None where nobody was helped."""
+    counts = Counter[bool]()
+    for line in rows.get(name, {}).values():
+        for pair, count in line["helped"].items():
+            helper, helped = pair.split()
+            counts[helper == OUTLIER] += count if helped != OUTLIER else 0
+    return counts[True] / counts.total() if counts.total() else None
