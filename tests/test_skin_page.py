@@ -54,7 +54,7 @@ def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
     return {
         "results": results | {"seconds_this_start": 60.0, "partition": "abc", "totals": {"peers": {"0": 1, "2": 3}}},
         "confusion": dict.fromkeys(f1, matrix),
-        "helped": {"1 0": 3, "2 0": 1, "8 7": 2},
+        "helped": {"1 0": 3, "2 0": 1, "8 7": 2, "5 7": 1},
         "date": "2026-01-01",
         "device": "GPU",
         "side_by_side": 2,
@@ -288,5 +288,5 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     with pytest.raises(ConfigError, match="the runs started from 2 backbones; wanted one"):
         page.pages()
     monkeypatch.setattr(skin, "chosen_rate", lambda: 1e-5)
-    with pytest.raises(ConfigError, match="core: Lower, seed 1: was trained with other settings than the set has now"):
+    with pytest.raises(ConfigError, match="core: Random peers, seed 1: was trained with other settings than"):
         page.pages()
