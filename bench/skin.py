@@ -180,14 +180,17 @@ def _store(source: str) -> Store:
 def noted(folder: Path, *, device: str) -> Line:
     """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw.
 
-    And every 25 rounds the share of unlabelled images that taught something, and validation macro F1, over clients;
-    and what the backbone says of itself.
+    The matrices are of validation images too, and there of the last model as well. And every 25 rounds the share of
+    unlabelled images that taught something, and validation macro F1, over clients; and what the backbone says of
+    itself.
     """
     curves = json.loads((folder / "curves.json").read_text())
     sums = {client: curves["sums"][key] for client, key in curves["chosen"][CHOICE].items()}
+    last = {client: curves["sums"][key]["validation"] for client, key in curves["chosen"]["last"].items()}
     found: Line = {
         "confusion": {client: parts["test"]["confusion"] for client, parts in sums.items()},
         "validation_confusion": {client: parts["validation"]["confusion"] for client, parts in sums.items()},
+        "last_validation_confusion": {client: parts["confusion"] for client, parts in last.items()},
         "validation_ece": {
             client: round(BinnedSums.from_dict(parts["validation"]).ece(), 4) for client, parts in sums.items()
         },

@@ -81,6 +81,9 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
         assert np.sum(found["validation_confusion"][client]) == len(
             small_store().partition.clients[int(client)].validation
         )
+        last_one = np.array(found["last_validation_confusion"][client])
+        told = rounds[-1]["validation"][client]["accuracy"]
+        assert np.trace(last_one) / last_one.sum() == pytest.approx(told)
         assert found["validation_ece"][client] == pytest.approx(naive_ece(folder, client), abs=1e-4)
     last = rounds[-1]
     assert found["accepted"] == {
