@@ -9,6 +9,7 @@ client 8 were kept out of training, what its model says of them.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,7 +18,10 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+import numpy.typing as npt
 import side_by_side
+import torch
 from side_by_side import Line
 
 from fedperl.config import Table, merged, resolve
@@ -26,9 +30,12 @@ from fedperl.errors import ConfigError
 from fedperl.evaluate import BinnedSums
 from fedperl.evaluating import evaluate
 from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.predict import predict
 from fedperl.learn.weights import read_metadata
+from fedperl.opening import open_store
 from fedperl.paper.runs import find_scale, paper_runs
 from fedperl.parallel import Job
+from fedperl.predicting import open_predictor
 from fedperl.settings import Config
 
 SCALE = Path(__file__).with_name("skin.toml")
@@ -133,20 +140,23 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
 
 
 def chosen_rate() -> float:
-    """Return the learning rate with the best validation accuracy, the mean over the rows it was tried with.
+    """Return the smallest learning rate whose validation accuracy is within one standard error of the best.
+
+    The accuracy is the mean over the rows that it was tried with, the error that of so many images.
 
     Raises:
         ConfigError: not all were tried yet.
     """
     group, lines = GROUPS["rates"], read("rates")
     (seed,) = group.seeds
-    found = {}
+    found = dict[float, float]()
     for rate in group.rates:
         names = [_tried(row, rate, seed) for row in group.rows]
         if missing := [name for name in names if name not in lines]:
             raise ConfigError(f"{missing[0]}: not trained; wanted all of group 'rates' first")
         found[rate] = fmean(lines[name]["results"]["validation"][CHOICE]["accuracy"] for name in names)
-    return max(found, key=lambda rate: found[rate])
+    best, images = max(found.values()), sum(np.sum(one) for one in lines[names[0]]["validation_confusion"].values())
+    return min(rate for rate, accuracy in found.items() if accuracy >= best - math.sqrt(best * (1 - best) / images))
 
 
 def _tried(row: str, rate: float, seed: int) -> str:
@@ -177,12 +187,33 @@ def _store(source: str) -> Store:
     return Store.open(Path(source))
 
 
+@cache
+def _unlabelled(dealing: str) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+    """Return the unlabelled images of all clients, and what they show; by the configuration's tables, as JSON."""
+    store = open_store(Config.model_validate_json(dealing))
+    rows = np.concatenate([np.asarray(part.unlabelled, dtype=np.int64) for part in store.partition.clients])
+    return torch.from_numpy(store.pixels(rows)), store.manifest.label[rows]
+
+
+def pseudo_labels(folder: Path, config: Config, device: str) -> dict[str, list[int]]:
+    """Return what the last model would teach, by class: images, those above tau, those that are right, and said to be.
+
+    Of the images themselves, not of views, and without peers: what the hidden labels say of the pseudo labels.
+    """
+    images, truth = _unlabelled(Config(data=config.data, partition=config.partition).model_dump_json())
+    predictor = open_predictor(folder, "last", device=device)
+    confidence, said = (part.cpu().numpy() for part in predict(predictor.net, images).max(dim=1))
+    sure, count = confidence >= config.objective.tau, len(predictor.classes)
+    counted = {"images": truth, "above": truth[sure], "right": truth[sure & (said == truth)], "said": said[sure]}
+    return {name: np.bincount(labels, minlength=count).tolist() for name, labels in counted.items()}
+
+
 def noted(folder: Path, *, device: str) -> Line:
     """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw.
 
     The matrices are of validation images too, and there of the last model as well. And every 25 rounds the share of
     unlabelled images that taught something, and validation macro F1, over clients; and what the backbone says of
-    itself.
+    itself; and what its labels of unlabelled images are worth.
     """
     curves = json.loads((folder / "curves.json").read_text())
     sums = {client: curves["sums"][key] for client, key in curves["chosen"][CHOICE].items()}
@@ -207,6 +238,8 @@ def noted(folder: Path, *, device: str) -> Line:
                     macro_f1[line["round"]] = round(fmean(one["macro_f1"] for one in validated.values()), 4)
     found |= {"helped": dict(sorted(helped.items())), "accepted": accepted, "macro_f1": macro_f1}
     config = RunFolder(folder).read_config()
+    if config.data.source != "dermsim" and (folder / "models" / "last.safetensors").exists():
+        found["pseudo"] = pseudo_labels(folder, config, device)
     if config.model.weights not in ("none", "imagenet"):
         about = read_metadata(Path(config.model.weights))
         found["backbone"] = {key: about[key] for key in ("from", "size", "accuracy", "validation_images")}

@@ -344,8 +344,9 @@ def choices() -> list[str]:
     return [
         "- 300 rounds of 3 clients, 26 steps each; validation every fifth round. The preset is `recommended`, the "
         "privacy `research`.",
-        f"- Adam with {rate:g}{edge}; the paper has 0.00005, from ImageNet. It is the one with the best validation "
-        "accuracy, in the mean of two rows with seed 1; the other rows were not tuned.",
+        f"- Adam with {rate:g}{edge}; the paper has 0.00005, from ImageNet. It is the smallest whose validation "
+        "accuracy, in the mean of two rows with seed 1, is within one standard error of the best; the other rows were "
+        "not tuned.",
         "",
     ]
 

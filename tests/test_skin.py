@@ -9,9 +9,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from fedperl.data.dermsim.hospitals import ten_hospitals
 from fedperl.errors import ConfigError
+from fedperl.learn.predict import predict
+from fedperl.predicting import open_predictor
 from fedperl.pretraining import Pretraining, pretrain
 from fedperl.training import train
 from tests.conftest import small_config, small_store
@@ -32,7 +35,9 @@ def _skin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 def tried(skin: ModuleType, *accuracies: float) -> None:
     for run, accuracy in zip(skin.jobs("rates", Path(), "cpu", [], []), accuracies, strict=True):
         results = {"validation": {"per_client_best": {"accuracy": accuracy}}}
-        skin.side_by_side.append(skin.LINES / "rates.jsonl", {"run": run, "results": results})
+        matrices = {"0": [[1000, 0], [0, 500]], "1": [[1000, 0], [0, 0]]}
+        line = {"run": run, "results": results, "validation_confusion": matrices}
+        skin.side_by_side.append(skin.LINES / "rates.jsonl", line)
 
 
 def test_every_row_resolves_with_the_rate_that_was_chosen(skin: ModuleType) -> None:
@@ -50,6 +55,16 @@ def test_every_row_resolves_with_the_rate_that_was_chosen(skin: ModuleType) -> N
     assert sorted(skin.read("core")) == ["Lower, seed 1", "SSFL, seed 1"]
     with pytest.raises(ConfigError, match="4: not of set 'core', which has 1, 2, 3"):
         skin.jobs("core", Path(), "cpu", [4], [])
+
+
+def test_a_larger_rate_must_be_better_by_a_standard_error(skin: ModuleType) -> None:
+    error = (0.7 * 0.3 / 2500) ** 0.5  # 0.0092
+    rates = skin.GROUPS["rates"].rates
+    for lead, chosen in ((0.9 * error, rates[-2]), (1.1 * error, rates[-1])):
+        (skin.LINES / "rates.jsonl").unlink(missing_ok=True)
+        each = [*(0.5 for _ in rates[:-2]), 0.7 - lead, 0.7]
+        tried(skin, *each, *each)
+        assert skin.chosen_rate() == chosen
 
 
 def naive_ece(folder: Path, client: str) -> float:
@@ -92,6 +107,28 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
     f1 = [one["macro_f1"] for one in last["validation"].values()]
     assert found["macro_f1"] == {25: pytest.approx(np.mean(f1), abs=1e-4)}
     assert "unseen" not in found
+
+
+def test_a_line_says_what_pseudo_labels_are_worth(skin: ModuleType, tmp_path: Path) -> None:
+    store = small_store(images=40)
+    store.save(tmp_path / "store")
+    own = {"data": {"source": str(tmp_path / "store"), "size": store.size}, "objective": {"tau": 0.4}}
+    config = small_config(method="ssfl", federation={"rounds": 3}, **own)
+    train(config, tmp_path / "run")
+    found = skin.noted(tmp_path / "run", device="cpu")["pseudo"]
+    rows = [int(row) for part in store.partition.clients for row in part.unlabelled]
+    predictor = open_predictor(tmp_path / "run", "last")
+    wanted = {name: [0] * 3 for name in ("images", "above", "right", "said")}
+    for row in rows:
+        (shares,) = predict(predictor.net, torch.from_numpy(store.pixels(np.array([row])))).tolist()
+        truth, said = int(store.manifest.label[row]), int(np.argmax(shares))
+        wanted["images"][truth] += 1
+        if max(shares) >= 0.4:
+            wanted["above"][truth] += 1
+            wanted["said"][said] += 1
+            wanted["right"][truth] += said == truth
+    assert found == wanted
+    assert 0 < sum(found["above"]) < len(rows)
 
 
 def test_a_line_says_what_the_network_started_from(skin: ModuleType, tmp_path: Path) -> None:

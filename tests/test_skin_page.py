@@ -54,6 +54,7 @@ def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
     return {
         "results": results | {"seconds_this_start": 60.0, "partition": "abc", "totals": {"peers": {"0": 1, "2": 3}}},
         "confusion": dict.fromkeys(f1, matrix),
+        "validation_confusion": dict.fromkeys(f1, matrix),
         "helped": {"1 0": 3, "2 0": 1, "8 7": 2, "5 7": 1},
         "date": "2026-01-01",
         "device": "GPU",
@@ -247,7 +248,7 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
             more: dict[str, Any] = {"unseen": unseen} if job.config.federation.exclude else {}
             more["config"] = config_hash(job.config)
             one = line(f1, run=run, **more)
-            one["results"]["validation"]["per_client_best"]["accuracy"] += job.config.optimizer.lr == rate
+            one["results"]["validation"]["per_client_best"]["accuracy"] += 0.3 * (job.config.optimizer.lr == rate)
             skin.side_by_side.append(skin.LINES / f"{name}.jsonl", one)
     assert page.missing() == []
     made = page.pages()
