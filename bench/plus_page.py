@@ -32,11 +32,11 @@ def read_rows(name: str) -> dict[str, dict[int, Line]]:
     return found
 
 
-def validated(metric: Callable[[Classification], float]) -> Callable[[Line], dict[str, float]]:
-    """Return what reads a number of a line's validation images by client."""
-    return lambda line: {
-        client: metric(from_confusion(np.array(one))) for client, one in line["validation_confusion"].items()
-    }
+def validated(
+    metric: Callable[[Classification], float], of: str = "validation_confusion"
+) -> Callable[[Line], dict[str, float]]:
+    """Return what reads a number of a line's validation images by client, of each one's best model or the last."""
+    return lambda line: {client: metric(from_confusion(np.array(one))) for client, one in line[of].items()}
 
 
 def macro_f1(found: Classification) -> float:
@@ -93,6 +93,7 @@ def search_table(rows: Rows, names: list[str]) -> list[str]:
                 name + few,
                 mean(rows, name, by_macro),
                 "" if name == BASE else shown(apart(rows, name, BASE, validated(macro_f1))),
+                mean(rows, name, over_clients(validated(macro_f1, "last_validation_confusion"))),
                 mean(rows, name, over_clients(validated(weighted_f1))),
                 mean(rows, name, rare_f1),
                 worst(rows, name),
@@ -104,11 +105,37 @@ def search_table(rows: Rows, names: list[str]) -> list[str]:
         "",
         "macro F1",
         f"less {BASE}",
+        "macro F1, last model",
         "weighted F1",
         "rare classes",
         f"worst client less {WITHOUT_PEERS}",
         "ECE",
         "accepted",
+    ]
+    return table(head, found)
+
+
+def label_table(rows: Rows, names: list[str]) -> list[str]:
+    """Return what the pseudo labels of the last model are worth, of all clients' unlabelled images."""
+    found = []
+    for name in (name for name in names if name in rows):
+        kinds = ("images", "above", "right", "said")
+        counts = {kind: sum(np.array(line["pseudo"][kind]) for line in rows[name].values()) for kind in kinds}
+        classes = next(iter(rows[name].values()))["results"]["classes"]
+        few = [place for place, label in enumerate(classes) if label in RARE]
+        every = {kind: int(np.sum(one)) for kind, one in counts.items()}
+        rare = {kind: int(np.sum(np.asarray(one)[few])) for kind, one in counts.items()}
+        shares = [every["above"] / every["images"], every["right"] / max(1, every["above"])]
+        shares += [rare["above"] / rare["images"], rare["right"] / max(1, rare["above"])]
+        shares.append(rare["right"] / max(1, rare["said"]))
+        found.append([name, *(f"{share:.3f}" for share in shares)])
+    head = [
+        "",
+        "labelled",
+        "of them right",
+        "of the rare ones labelled",
+        "of them right",
+        "of labels of rare classes right",
     ]
     return table(head, found)
 
@@ -131,11 +158,17 @@ def pages() -> dict[Path, str]:
         rows = read_rows(name)
         names = list(dict.fromkeys(run.rpartition(", seed ")[0] for run in planned))
         made += [f"## {HEADS[name]}", "", where_and_when(lines.values()), "", *search_table(rows, names), ""]
+        made += [LABELS, "", *label_table(rows, names), ""]
         if gaps := missing(name):
             made += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
     return {PAGE: "\n".join([*TOP, *made]).rstrip() + "\n"} if made else {}
 
 
+LABELS = (
+    f"What the last model's labels of the unlabelled images are worth, of the images themselves, without peers: the "
+    f"share above tau and how many of those are right; the same of images of {', '.join(RARE)}; and how many of the "
+    "labels of these classes are right."
+)
 HEADS = {"alone": "Each option alone, on validation images"}
 TOP = [
     "# FedPerl+",

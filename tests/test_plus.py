@@ -81,6 +81,8 @@ def line(run: str, config: str, right: dict[str, int]) -> dict[str, Any]:
         "config": config,
         "results": {"classes": list(CLASSES), "seconds_this_start": 60.0},
         "validation_confusion": matrices,
+        "last_validation_confusion": dict.fromkeys(right, matrices["0"]),
+        "pseudo": {"images": [10] * 8, "above": [5] * 8, "right": [4, 5, 4, 1, 4, 1, 1, 1], "said": [5] * 3 + [2] * 5},
         "validation_ece": dict.fromkeys(right, 0.1),
         "accepted": {25: 0.5, 50: 0.7},
     }
@@ -105,20 +107,24 @@ def test_options_are_ranked_by_macro_f1_on_validation_images(plus: ModuleType, p
         made[run] = line(run, config_hash(job.config), {"0": counts[0], "8": counts[1]})
         plus.side_by_side.append(page.LINES / "alone.jsonl", made[run])
     (text,) = page.pages().values()
-    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ")][1:]
+    ranked, labels = text.split("What the last model's labels")
+    rows = [row.strip("| ").split(" | ") for row in ranked.splitlines() if row.startswith("| ")][1:]
+    assert "| agreement | 0.500 | 0.525 | 0.500 | 0.200 | 0.500 |" in labels
     values = {row[0]: float(row[1]) for row in rows}
     assert list(values) == sorted(values, key=lambda name: -values[name])
     for name, value in values.items():
         matrices = made[f"{name}, seed 11"]["validation_confusion"].values()
         assert value == pytest.approx(np.mean([np.mean(naive_f1(matrix)) for matrix in matrices]), abs=5e-4)
     found = {row[0]: row for row in rows}
-    assert found["agreement"][5].endswith("(client 8)")
-    assert (found["agreement"][6:], found["FedPerl"][2]) == (["0.100", "0.600"], "")
+    assert found["agreement"][6].endswith("(client 8)")
+    assert (found["agreement"][7:], found["FedPerl"][2]) == (["0.100", "0.600"], "")
+    last = np.mean(naive_f1(made["agreement, seed 11"]["validation_confusion"]["0"]))
+    assert float(found["agreement"][3]) == pytest.approx(last, abs=5e-4)
     assert "class-aware thresholds, seed 12" in text.split("Not trained yet:")[1]
     rare = np.sum([np.array(one) for one in made["FedPerl, seed 11"]["validation_confusion"].values()], axis=0)
     f1 = naive_f1(rare.tolist())
     wanted = np.mean([f1[CLASSES.index(name)] for name in ("AK", "DF", "VASC", "SCC")])
-    assert float(found["FedPerl"][4]) == pytest.approx(wanted, abs=5e-4)
+    assert float(found["FedPerl"][5]) == pytest.approx(wanted, abs=5e-4)
     made["FedPerl, seed 11"]["config"] = "another"
     (page.LINES / "alone.jsonl").write_text(json.dumps(made["FedPerl, seed 11"]) + "\n")
     with pytest.raises(ConfigError, match="alone: FedPerl, seed 11: was trained with other settings"):
