@@ -71,6 +71,8 @@ def test_from_an_archive_to_an_unseen_client(tmp_path: Path) -> None:
 
     seen = fedperl("evaluate", tmp_path / "a", "--data", store, ok=False)
     assert "wanted a client it never saw" in seen.stderr
+    wrong = fedperl("evaluate", tmp_path / "a", "--data", tmp_path / "no archive", "--model", "best", ok=False)
+    assert "no such model; choose with --model: client_0_best" in plain(wrong)
     other = write_archive(tmp_path / "other", style=3)
     evaluated = json.loads(fedperl("evaluate", tmp_path / "a", "--data", other, "--json").stdout)
     assert evaluated["images"] == 160

@@ -100,10 +100,14 @@ def evaluate(
     """Test a trained model on a client it never saw: all classes where it has them, malignant against benign."""
     from fedperl.evaluating import evaluate as evaluate_run
     from fedperl.evaluating import open_unseen
+    from fedperl.federation.run_folder import RunFolder
     from fedperl.opening import check_device
+    from fedperl.predicting import open_predictor
     from fedperl.report.tables import evaluation_tables
 
     check_device(device)
+    RunFolder(run).read_config()
+    open_predictor(run, model, device=device)  # what is not there is told before an archive is read
     with bar("images", hidden=quiet or as_json) as progress:
         task = progress.add_task("images", total=None)
         store = open_unseen(
