@@ -39,6 +39,7 @@ from skin_rows import (
     under,
     with_peers,
 )
+from skin_split import PARTS
 
 from fedperl.errors import ConfigError
 from fedperl.paper.printed import printed
@@ -151,9 +152,6 @@ def split_table() -> list[str]:
     at_hand = "; ".join(f"{name} {there:,} of {of:,}" for name, (there, of) in found["at_hand"].items())
     head = ["images of client", *PARTS, *(f"of {name}" for name in sources)]
     return [*table(head, cells), "", f"At hand are, of the images that the archives list: {at_hand}."]
-
-
-PARTS = ("labelled", "unlabelled", "validation", "test")
 
 
 def helper_table(rows: Rows, name: str) -> list[str]:

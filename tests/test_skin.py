@@ -25,7 +25,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 @pytest.fixture(name="skin")
 def _skin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("side_by_side", "skin"):
+    for name in ("side_by_side", "skin", "skin_split"):
         sys.modules.pop(name, None)
     module = importlib.import_module("skin")
     monkeypatch.setattr(module, "LINES", tmp_path / "lines")
@@ -65,6 +65,29 @@ def test_a_larger_rate_must_be_better_by_a_standard_error(skin: ModuleType) -> N
         each = [*(0.5 for _ in rates[:-2]), 0.7 - lead, 0.7]
         tried(skin, *each, *each)
         assert skin.chosen_rate() == chosen
+
+
+def test_who_holds_what_is_counted_by_pixels(skin: ModuleType) -> None:
+    """An image that ISIC 2019 and HAM10000 both list is of HAM10000, whoever holds it."""
+    split_of = importlib.import_module("skin_split").split_of
+    small = small_store(clients=3, images=24)
+    generator = np.random.default_rng(1)
+    source = generator.choice(["ISIC19", "HAM10000", "PAD-UFES"], len(small.manifest))
+    pixels = np.arange(len(small.manifest))
+    shared = [int(row) for row in np.flatnonzero(source == "ISIC19")[::3]]
+    pixels[shared] = np.flatnonzero(source == "HAM10000")[: len(shared)]
+    made = {"sets": [{"source": "HAM10000", "read": 5, "listed": 9}]}
+    store = replace(small, manifest=replace(small.manifest, source=source, pixels=pixels), made=made)
+    found = split_of(store)
+    for part, one in zip(store.partition.clients, found["clients"], strict=True):
+        rows = [int(row) for name in one["parts"] for row in getattr(part, name)]
+        assert one["parts"] == {name: len(getattr(part, name)) for name in one["parts"]}
+        assert one["sources"] == {
+            "HAM10000": sum(source[row] == "HAM10000" or row in shared for row in rows),
+            "the rest of ISIC 2019": sum(source[row] == "ISIC19" and row not in shared for row in rows),
+            "PAD-UFES-20": sum(source[row] == "PAD-UFES" for row in rows),
+        }
+    assert found["at_hand"] == {"HAM10000": [5, 9]}
 
 
 def naive_ece(folder: Path, client: str) -> float:
