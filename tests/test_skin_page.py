@@ -288,6 +288,9 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     (skin.LINES / "rates.jsonl").write_text(rates.replace('"accuracy": "0.7"', '"accuracy": "0.6"', 1))
     with pytest.raises(ConfigError, match="the runs started from 2 backbones; wanted one"):
         page.pages()
+    monkeypatch.setattr(page, "chosen_rate", lambda: 1e-5)
+    with pytest.raises(ConfigError, match=r"skin.toml: lr = 0.0005; wanted the one that was chosen, 1e-05"):
+        page.choices()
     monkeypatch.setattr(skin, "chosen_rate", lambda: 1e-5)
     with pytest.raises(ConfigError, match="core: Random peers, seed 1: was trained with other settings than"):
         page.pages()

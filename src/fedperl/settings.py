@@ -362,8 +362,8 @@ class Federation(Section):
     """CBAFed: rounds after which the global model is averaged with its stored predecessor; 0 is never."""
     running_average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """What is validated, chosen and handed out: the running mean of the global models with this decay (over the first
-    rounds their plain mean), which swings less from cohort to cohort; 0: each round's own. Training goes on from that.
-    """
+    rounds their plain mean), which swings less from cohort to cohort; 0: each round's own, from which training goes on
+    in any case."""
     batch_norm: Literal["average", "local"] = "average"
     """[27] local: a client trains and is tested with batch-norm layers of its own; averaged ones are for strangers."""
     sparse: Annotated[float, Field(ge=0.0)] = 0.0
