@@ -1,6 +1,7 @@
 """Views that pass a network together give what they would one after the other."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_one_pass_is_several(graph: tuple[bool, ...]) -> None:
 
 @pytest.mark.parametrize("label_mode", ["train", "eval"])
 @pytest.mark.parametrize("peers", [0, 2])
-@pytest.mark.parametrize("method", ["uda", "fedmatch", "fedperl_raw"])
+@pytest.mark.parametrize("method", ["uda", "fedmatch", "fedperl_raw", "rscfed", "fedirm"])
 def test_objectives_give_the_same_in_one_pass(method: str, peers: int, label_mode: str) -> None:
     """Losses and gradients of every step on a batch, views of two sizes."""
     own = {"tau": 0.0, "class_weights": "none", "label_mode": label_mode}
@@ -70,7 +71,8 @@ def test_objectives_give_the_same_in_one_pass(method: str, peers: int, label_mod
     images, labels = torch.zeros(20, 3, 16, 16, dtype=torch.uint8), torch.arange(20) % 10
     data = LocalImages(images, labels, torch.arange(10), torch.arange(10, 20), 10)
     generator = torch.Generator().manual_seed(1)
-    views = [torch.rand(n, 3, 16, 16, generator=generator, dtype=torch.float64) for n in (4, 6, 6)]
+    views = [torch.rand(n, 3, 16, 16, generator=generator, dtype=torch.float64) for n in (4, 6, 6, 4, 6)]
+    relation = torch.rand(10, 10, generator=generator, dtype=torch.float64).softmax(1)
     asked: list[tuple[bool, ...]] = []
 
     def net(seed: int) -> nn.Module:
@@ -86,8 +88,14 @@ def test_objectives_give_the_same_in_one_pass(method: str, peers: int, label_mod
                 return _one_pass(trained, views, graph)
 
             trained.forward_groups = groups  # type: ignore[assignment]
-        objective = build_objective(settings, Context(data, None, helpers))
-        losses: Losses | None = objective(trained, Batch(views[0], labels[:4], views[1], views[2], progress=0.5))
+        teacher = net(9).eval().requires_grad_(False)
+        objective = build_objective(settings, Context(data, None, helpers, teacher, relation, round=50))
+        batch = Batch(views[0], labels[:4], views[1], views[2], progress=0.5)
+        if method in ("rscfed", "fedirm"):
+            batch = replace(
+                batch, strong=None, weak_again=views[4], labelled_again=views[3] if method == "fedirm" else None
+            )
+        losses: Losses | None = objective(trained, batch)
         found = []
         while losses is not None:
             trained.zero_grad()
@@ -101,5 +109,7 @@ def test_objectives_give_the_same_in_one_pass(method: str, peers: int, label_mod
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
     needs = bool(peers)
-    if label_mode == "train":
+    if method in ("rscfed", "fedirm"):
+        assert asked == [(True, True, True) if method == "fedirm" else (True, True)]
+    elif label_mode == "train":
         assert asked == [(needs, True)] if method == "fedmatch" else [(True, needs, True)]

@@ -4,7 +4,6 @@ Where there is no GPU the kernels run in Triton's interpreter, on the CPU: slowl
 """
 
 import copy
-import os
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
 triton = pytest.importorskip("triton", reason="Triton, in which the kernels are written, is not installed")
 
 from triton.runtime import interpreter  # noqa: E402
@@ -474,6 +471,8 @@ def test_kernels_are_tried_beside_monais_network_and_left_out_where_they_differ(
         (["method=fedperl"], ((16, (True, False, True)), (16, (True, True, True)), (256, (False,)))),
         (["method=ssfl"], ((16, (True, False, True)), (256, (False,)))),
         (["method=lower"], ((16, (True,)), (256, (False,)))),
+        (["method=fedirm"], ((16, (True, True, True)), (256, (False,)))),
+        (["method=rscfed"], ((16, (True, True)), (256, (False,)))),
         (["method=uda", "federation.unlabelled_batch=8"], ((16, (True,)), (8, (True,)), (256, (False,)))),
     ],
 )

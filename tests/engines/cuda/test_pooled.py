@@ -1,14 +1,10 @@
 """Pooling and ReLU by kernels against torch's operations; without a GPU in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton, in which the kernels are written, is not installed")
 
 from fedperl.engines.cuda import kernels_pooled  # noqa: E402

@@ -3,7 +3,6 @@
 Where there is no GPU the kernels run in Triton's interpreter: slowly, so images are tiny and few here.
 """
 
-import os
 import sys
 from typing import Any
 
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton, in which the kernels are written, is not installed")
 
 from triton.runtime import interpreter  # noqa: E402

@@ -124,6 +124,9 @@ def shapes_of(config: Config) -> Shapes:
         training: list[tuple[int, tuple[bool, ...]]] = [
             (federation.batch, (True, graph, True)) for graph in sorted(graphs)
         ]
+    elif objective.kind in ("fedirm", "mean_teacher") and federation.unlabelled_batch in (None, federation.batch):
+        # all that have a gradient in one pass: labelled views, FedIRM two of them, and weak ones
+        training = [(federation.batch, (True,) * (3 if objective.kind == "fedirm" else 2))]
     else:
         sizes = [federation.batch] if objective.kind == "supervised" else [federation.batch, _unlabelled(config)]
         training = [(batch, (True,)) for batch in dict.fromkeys(sizes)]

@@ -11,6 +11,7 @@ from fedperl.learn.objectives.base import Batch, Context, Losses
 from fedperl.learn.objectives.fixmatch import FixMatch
 from fedperl.learn.objectives.mean_teacher import MeanTeacher
 from fedperl.learn.objectives.supervised import cross_entropy
+from fedperl.learn.passes import Forward
 from fedperl.learn.relation import RelationSum, relation_divergence, relation_matrix
 from fedperl.learn.state import State
 from fedperl.settings import Objective as ObjectiveSettings
@@ -64,10 +65,10 @@ class FedIRM(MeanTeacher):
         relations = self._relations
         return relations.over_images() if self.settings.teacher.count_weighted else relations.over_batches()
 
-    def _labelled(self, net: nn.Module, batch: Batch) -> Tensor | None:
+    def _labelled(self, forward: Forward, batch: Batch) -> Tensor | None:
         if batch.labels is None:
             return None
-        logits = [net(view).float() for view in (batch.labelled, batch.labelled_again) if view is not None]
+        logits = [forward(view).float() for view in (batch.labelled, batch.labelled_again) if view is not None]
         self.learn_relations(torch.cat(logits), batch.labels.repeat(len(logits)))
         losses = [cross_entropy(of_view, batch.labels, self.settings, self.context) for of_view in logits]
         return self.settings.labelled_weight * torch.stack(losses).sum()

@@ -9,6 +9,7 @@ from fedperl.learn.average import RunningAverage
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
 from fedperl.learn.objectives.uda import sharpen
+from fedperl.learn.passes import Forward, together
 from fedperl.learn.state import State
 from fedperl.settings import Objective as ObjectiveSettings
 
@@ -42,11 +43,13 @@ class MeanTeacher(Objective):
         """Return the losses of one step; either kind of image may be missing, not both."""
         if batch.labelled is None and batch.weak is None:
             raise ValueError(f"the objective {self.settings.kind!r} was given a batch without images")
-        labelled = self._labelled(net, batch)
+        views = [view for view in (batch.labelled, batch.labelled_again, batch.weak) if view is not None]
+        forward = together(net, views, [True] * len(views))
+        labelled = self._labelled(forward, batch)
         total = zero_like_parameters(net) if labelled is None else labelled
         numbers = {} if labelled is None else {"loss_labelled": labelled.detach()}
         if batch.weak is not None and batch.weak_again is not None:
-            taught, more = self.taught(net, net(batch.weak).float(), batch.weak, batch.weak_again)
+            taught, more = self.taught(net, forward(batch.weak).float(), batch.weak, batch.weak_again)
             total, numbers = total + taught, numbers | more
         return Losses(total, numbers | {"loss": total.detach()})
 
@@ -68,8 +71,8 @@ class MeanTeacher(Objective):
         """Let the teacher follow; while it is young it is the plain mean of the weights after each step so far."""
         self._average.follow(net)
 
-    def _labelled(self, net: nn.Module, batch: Batch) -> Tensor | None:
-        return labelled_loss(net, batch, self.settings, self.context)
+    def _labelled(self, forward: Forward, batch: Batch) -> Tensor | None:
+        return labelled_loss(forward, batch, self.settings, self.context)
 
 
 def ramp_up(t: int, ramp: int) -> float:
