@@ -146,13 +146,15 @@ def b0_works(shapes: Shapes, size: int, device: str) -> bool:
     """
     try:
         from fedperl.engines.cuda.fused_b0 import FusedB0
+        from fedperl.engines.cuda.kernels_common import one_compiles
 
         theirs, same = (_undropped(build_net("efficientnet_b0", 8, seed=1, dropout=0.0)).to(device) for _ in range(2))
         ours = FusedB0(same)
-        for batch, graph in shapes:
-            ours.train(batch != PASS)
-            ours.prepare((batch, 3, size, size), graph)
-        off = max(_difference(ours, theirs, batch, graph, size) for batch, graph in shapes)
+        with one_compiles("b0", shapes, size):
+            for batch, graph in shapes:
+                ours.train(batch != PASS)
+                ours.prepare((batch, 3, size, size), graph)
+            off = max(_difference(ours, theirs, batch, graph, size) for batch, graph in shapes)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -211,6 +213,7 @@ def fast_views(config: Config) -> MakeViews:
 def views_work(views: Views, size: int, device: str) -> bool:
     """Return whether the kernels that make views compile on the device and give what torch's operations give."""
     try:
+        from fedperl.engines.cuda.kernels_common import one_compiles
         from fedperl.engines.cuda.views import KernelViews, prepare
 
         images = torch.arange(32 * 3 * 24 * 24, device=device).mul(7919).remainder(251).to(torch.uint8)
@@ -219,10 +222,11 @@ def views_work(views: Views, size: int, device: str) -> bool:
         number = torch.Generator().manual_seed(1)
         strong = draw_strong(32, number, views.strong, operations=views.operations, magnitude=views.magnitude)
         draws: list[WeakDraw | StrongDraw] = [draw_weak(32, number, views.weak), strong]
-        ours, theirs = (make(data, rows, draws)(slice(0, 32)) for make in (KernelViews, EagerViews))
-        off = [_share_off(one, other) for one, other in zip(ours, theirs, strict=True)]
-        if images.is_cuda:
-            prepare(views, size, images.device)
+        with one_compiles("views", views, size):
+            ours, theirs = (make(data, rows, draws)(slice(0, 32)) for make in (KernelViews, EagerViews))
+            off = [_share_off(one, other) for one, other in zip(ours, theirs, strict=True)]
+            if images.is_cuda:
+                prepare(views, size, images.device)
     except Exception as error:
         log.warning("views are made without kernels of our own: %s: %s", type(error).__name__, _first(error))
         return False

@@ -4,16 +4,21 @@ Activations are (rows, channels), channels contiguous and a multiple of 8; arith
 gives as a tensor is inside a kernel the address of its first element.
 """
 
+import fcntl
+import hashlib
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from fedperl import __version__
 
 REHEARSED: ContextVar[list[Any] | None] = ContextVar("rehearsed", default=None)
 
@@ -48,6 +53,29 @@ def rehearsal(device: torch.device) -> Iterator[None]:
             list(pool.map(_load, {id(one): one for one in found}.values()))
     finally:
         REHEARSED.reset(token)
+
+
+@contextmanager
+def one_compiles(*what: object) -> Iterator[None]:
+    """Let no two processes fill Triton's folder of compiled kernels at once; wait no more once this was compiled.
+
+    Processes that filled it together have been given each other's launchers ("function takes exactly 27 arguments (26
+    given)"), and those that wait are not slower: they find there what they would have compiled, too.
+    """
+    try:
+        folder = Path(triton.knobs.cache.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "fedperl.lock").open("ab")
+    except OSError:  # Triton will say what is wrong with its folder
+        yield
+        return
+    done = folder / f"fedperl-{hashlib.sha256(repr((what, __version__, triton.__version__)).encode()).hexdigest()[:16]}"
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if done.exists():
+            fcntl.flock(file, fcntl.LOCK_UN)
+        yield
+        done.touch()
 
 
 def _load(compiled: Any) -> None:
