@@ -72,7 +72,7 @@ class Group:
 
 
 GROUPS = {
-    "rates": Group(("Lower", "SSFL"), rates=(1e-4, 2e-4, 5e-4)),
+    "rates": Group(("Lower", "SSFL"), rates=(1e-4, 2e-4, 5e-4, 1e-3)),
     "core": Group(
         (
             "Lower",
