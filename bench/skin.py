@@ -47,6 +47,7 @@ BEYOND: dict[str, tuple[str, Table]] = {
     "FedIRM": ("fedirm", {}),
     "CBAFed": ("cbafed", {}),
     "RSCFed": ("rscfed", {}),
+    "FedIRM, weight 1": ("fedirm", {"objective": {"teacher": {"weight": 1.0}}}),
     "FedPerl T=2, recommended": ("fedperl", {"privacy": "recommended", "checkpoint_every": 1}),
     "FedPerl T=3, hospital": (
         "fedperl",

@@ -177,3 +177,18 @@ def helped_by_outlier(rows: Rows, name: str) -> float | None:
             helper, helped = pair.split()
             counts[helper == OUTLIER] += count if helped != OUTLIER else 0
     return counts[True] / counts.total() if counts.total() else None
+
+
+def course(rows: Rows, name: str, of: str) -> dict[int, float]:
+    """Return a number that lines hold every 25 rounds, by round, the mean over the seeds; nothing where none has it."""
+    found = [{int(round): value for round, value in line.get(of, {}).items()} for line in rows.get(name, {}).values()]
+    every = sorted(set[int]().union(*found))
+    return {round: fmean(one[round] for one in found) for round in every if all(round in one for one in found)}
+
+
+def better_alone(rows: Rows, alone: str, together: str) -> dict[str, tuple[float, float]]:
+    """Return the clients whose own model is better than the federated one: weighted F1 of both, over the same seeds."""
+    seeds = [seed for seed in rows.get(alone, {}) if seed in rows.get(together, {})]
+    pairs = [[by_client("weighted_f1")(rows[name][seed]) for seed in seeds] for name in (alone, together)]
+    means = {client: tuple(fmean(one[client] for one in row) for row in pairs) for client in (pairs[0] or [{}])[0]}
+    return {client: (own, shared) for client, (own, shared) in means.items() if own > shared}

@@ -95,6 +95,31 @@ def test_a_gate_that_never_opens_is_told(page: ModuleType, claims: ModuleType) -
     assert found[2:] == ["| Random peers | 25 | 75 |"]
 
 
+def test_how_training_went_is_the_mean_over_seeds(page: ModuleType) -> None:
+    curves = [{"25": 0.3, "50": 0.1, "100": 0.2}, {"25": 0.4, "50": 0.2, "75": 0.9, "100": 0.3}]
+    rows = {"A": {seed: line({"0": 0.5}, macro_f1=one, accepted={"25": 0.5}) for seed, one in enumerate(curves)}}
+    rows["B"] = {1: line({"0": 0.5}, macro_f1={"25": 0.3, "300": 0.21})}
+    assert page.course(rows, "A", "macro_f1") == pytest.approx({25: 0.35, 50: 0.15, 100: 0.25})
+    assert page.course(rows, "C", "macro_f1") == page.course(rows, "B", "accepted") == {}
+    found = page.course_table(rows, ["A", "B", "C"])[2:]
+    assert found[0] == "| A (2 seeds) | 0.350 | 0.150 | 0.250 | · | · | · | · | 50 | · |"
+    assert found[1:] == ["| B (1 seed) | 0.300 | · | · | · | · | · | 0.210 | · | · |"]
+    assert len(page.fell(rows, ["A", "B", "C"])) == 1
+    assert page.fell(rows, ["A"])[0].startswith("- **A** falls from 0.350 after round 25 to 0.150 after round 50")
+    rising = {"A": {1: line({"0": 0.5}, macro_f1={"25": 0.1, "50": 0.2, "300": 0.5})}}
+    assert page.fell(rising, ["A"]) == []
+
+
+def test_who_does_better_alone_is_told_over_the_same_seeds(page: ModuleType) -> None:
+    rows = {"Local lower": {1: line({"0": 0.4, "8": 0.6})}}
+    rows["Lower"] = {1: line({"0": 0.5, "8": 0.5}), 2: line({"0": 0.1, "8": 0.9})}
+    assert page.better_alone(rows, "Local lower", "Lower") == {"8": (0.6, 0.5)}
+    assert "Local lower to Lower: 8 (0.600 to 0.500)." in page.alone_note(rows)[0]
+    rows["Lower"][1] = line({"0": 0.5, "8": 0.6})
+    assert "Local lower to Lower: none." in page.alone_note(rows)[0]
+    assert page.alone_note({"SSFL": rows["Lower"]}) == []
+
+
 def test_f1_by_class_is_that_of_all_images_together(page: ModuleType) -> None:
     generator = np.random.default_rng(2)
     matrices = generator.integers(0, 9, size=(3, 8, 8))
