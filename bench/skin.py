@@ -42,6 +42,8 @@ SCALE = Path(__file__).with_name("skin.toml")
 LINES = Path(__file__).parents[1] / "docs" / "results" / "skin"
 UNSEEN = "PAD-UFES"
 CHOICE = "per_client_best"
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+"""Of the similarities of candidates that a line holds."""
 
 BEYOND: dict[str, tuple[str, Table]] = {
     "FedIRM": ("fedirm", {}),
@@ -212,9 +214,9 @@ def pseudo_labels(folder: Path, config: Config, device: str) -> dict[str, list[i
 def noted(folder: Path, *, device: str) -> Line:
     """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw.
 
-    The matrices are of validation images too, and there of the last model as well. And every 25 rounds the share of
-    unlabelled images that taught something, and validation macro F1, over clients; and what the backbone says of
-    itself; and what its labels of unlabelled images are worth.
+    The matrices are of validation images too, and there of the last model as well. And how similar candidates are, in
+    QUANTILES; every 25 rounds the share of unlabelled images that taught something, and validation macro F1, over
+    clients; what the backbone says of itself; and what the model's labels of unlabelled images are worth.
     """
     curves = json.loads((folder / "curves.json").read_text())
     sums = {client: curves["sums"][key] for client, key in curves["chosen"][CHOICE].items()}
@@ -228,16 +230,21 @@ def noted(folder: Path, *, device: str) -> Line:
         },
     }
     helped, accepted, macro_f1 = Counter[str](), dict[int, float](), dict[int, float]()
+    similarity = list[float]()
     if (folder / "metrics.jsonl").exists():  # not of clients that train alone
         for line in side_by_side.metrics(folder):
             for client, members in line.get("committees", {}).items():  # `hospital` tells nobody
                 helped.update(f"{member} {client}" for member in members)
+            for candidates in line.get("similarity", {}).values():
+                similarity += candidates
             if line["round"] % 25 == 0:
                 if some := [one["accepted"] for one in line["numbers"].values() if "accepted" in one]:
                     accepted[line["round"]] = round(fmean(some), 4)
                 if validated := line.get("validation"):
                     macro_f1[line["round"]] = round(fmean(one["macro_f1"] for one in validated.values()), 4)
     found |= {"helped": dict(sorted(helped.items())), "accepted": accepted, "macro_f1": macro_f1}
+    if similarity:
+        found["similarity"] = np.quantile(similarity, QUANTILES).round(3).tolist()
     config = RunFolder(folder).read_config()
     if config.data.source != "dermsim" and (folder / "models" / "last.safetensors").exists():
         found["pseudo"] = pseudo_labels(folder, config, device)

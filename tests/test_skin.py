@@ -113,6 +113,10 @@ def test_a_line_says_who_helped_and_what_was_confused(skin: ModuleType, tmp_path
             for member in members:
                 helped[member, int(client)] += 1
     assert found["helped"] == {f"{a} {b}": int(n) for (a, b), n in np.ndenumerate(helped) if n}
+    similar = sorted(one for line in rounds for candidates in line["similarity"].values() for one in candidates)
+    assert len(similar) == helped.sum() > 20  # T candidates each, and all of them helped
+    assert (found["similarity"][0], found["similarity"][-1]) == pytest.approx((similar[0], similar[-1]), abs=1e-3)
+    assert found["similarity"][3] == pytest.approx(np.median(similar), abs=1e-3)
     for client, numbers in results["test"]["per_client_best"].items():
         matrix = np.array(found["confusion"][client])
         assert np.trace(matrix) / matrix.sum() == pytest.approx(numbers["accuracy"])

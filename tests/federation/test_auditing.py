@@ -419,6 +419,10 @@ def test_who_helped_whom_stays_in_state_in_a_hospital(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert results["totals"]["with_peer"] > 0
     assert results["peer_frequency"] == {}
-    assert not any(line.keys() & {"committees", "kept", "swapped", "weights"} for line in lines)
+    who = {"committees", "kept", "similarity", "swapped", "weights"}
+    assert not any(line.keys() & who for line in lines)
     research = train(small_config(privacy="research", federation={"rounds": 3}), tmp_path / "open")
+    told = [json.loads(line) for line in (tmp_path / "open" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line.keys() > who for line in told)
+    assert any(line["similarity"] for line in told)
     assert research["peer_frequency"]

@@ -56,6 +56,21 @@ def test_gated_similarity_keeps_the_best_above_the_gate() -> None:
     assert any(len(members) < 3 for members in choose(raw, about).values())
 
 
+def test_what_a_gate_would_have_to_lie_among_is_told() -> None:
+    """The similarities of the T candidates, whether or not a policy keeps them."""
+    about = known()
+    matrix = similarity_matrix([about[k].profile for k in range(CLIENTS)])
+    made, cohort = dict.fromkeys(about, 1), [2, 5]
+    for policy in ("all", "gated_similarity"):
+        config = small_config(peers={"policy": policy, "T": 3}, gate={"rho": 0.99})
+        found = choose_committees(config, about, made, cohort, 5).similarity
+        assert found == {
+            client: pytest.approx([matrix[client, k] for k in naive(about, client, 3)], abs=5e-5) for client in cohort
+        }
+    drawn = small_config(peers={"selector": "random"})
+    assert choose_committees(drawn, about, made, cohort, 5).similarity == {}
+
+
 @pytest.mark.parametrize("scale", ["absolute", "relative_to_best", "minmax"])
 def test_gated_validation_after_the_selector(scale: str) -> None:
     scores = [0.3, 0.9, 0.5, 0.7, 0.6, 0.8, 0.4, 0.2]

@@ -33,6 +33,8 @@ class Choice:
     committees: dict[int, list[int]] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
     """How many peers the policy kept; fewer than `k_min` give no anonymized peer."""
+    similarity: dict[int, list[float]] = field(default_factory=dict)
+    """Of the T candidates with the client, best first, before the policy: what a gate must lie among to matter."""
     instead: dict[int, list[int]] = field(default_factory=dict)
     """Who else might help, by the same selector and policy, best first."""
     profile_age: float | None = None
@@ -66,6 +68,8 @@ def choose_committees(
         candidates = _candidates(config, clients, others, rows.get(client), client, T, round)
         row = rows.get(client)
         similarity = {} if row is None else {k: float(row[clients.index(k)]) for k in candidates}
+        if similarity:
+            choice.similarity[client] = np.round([similarity[k] for k in candidates[:T]], 4).tolist()
         ranked = apply_policy(
             peers.policy,
             candidates,

@@ -33,7 +33,7 @@ class Exchange(Protocol):
         ...
 
 
-WHO_HELPED = frozenset({"committees", "kept", "swapped", "weights"})
+WHO_HELPED = frozenset({"committees", "kept", "similarity", "swapped", "weights"})
 """Of a round: what tells which hospitals resemble each other."""
 FRUITLESS = 10
 """Rounds in a row without any update that could be used: nothing will come of waiting for more."""

@@ -162,7 +162,9 @@ class Server:
         """
         cohort = self._draw_cohort(round)
         choice = choose_committees(self.config, self.known, self._made(), cohort, round)
-        self._summary = RoundSummary(round, cohort, kept=choice.kept, profile_age=choice.profile_age)
+        self._summary = RoundSummary(
+            round, cohort, kept=choice.kept, similarity=choice.similarity, profile_age=choice.profile_age
+        )
         self._starts, self._related = {}, {}
         if self.screen is not None:
             self.screen.begin(self.model.state)
