@@ -406,6 +406,7 @@ COMMANDS = [
     "fedperl data prepare isic2019 ham10000 pad_ufes20 --out stores/skin112 --size 112 --allow-missing",
     "fedperl data prepare cifar10 --out stores/cifar32 --size 32",
     "fedperl pretrain stores/cifar32 --size 112 --epochs 10 --device cuda --out stores/backbone.safetensors",
+    "nvidia-cuda-mps-control -d   # where it can run: the runs share the card without taking turns",
     "python bench/skin.py rates && python bench/skin.py core   # each goes on where it stopped",
     "python bench/skin_page.py",
     "```",

@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +44,22 @@ def test_the_pages_are_what_the_results_give() -> None:
     results = BENCH.parent / "docs" / "results"
     for name in ("skin.md", "claims.md"):
         assert (results / name).exists() == (results / "skin").exists()
+
+
+def test_the_readme_says_nothing_the_pages_do_not() -> None:
+    """Its differences are those of the claims' page, and its counts those of the verdicts there."""
+    root = BENCH.parent
+    (told,) = (one for one in (root / "README.md").read_text().splitlines() if "docs/results/claims.md)." in one)
+    claims = (root / "docs" / "results" / "claims.md").read_text()
+    assert all(interval in claims for interval in re.findall(r"[+-][\d.]+ \[[^]]+\]", told))
+    verdicts = [row.split(" | ")[-1] for row in claims.splitlines() if re.match(r"\| \d+\. ", row)]
+    counts = Counter(
+        next(kind for kind in ("not tested", "undecided", "does not", "holds") if kind in one) for one in verdicts
+    )
+    assert counts == {"does not": 1, "not tested": 1, "undecided": 12}
+    assert "fourteen claims one is refuted, one could not be tested and twelve are undecided" in told
+    skin = (root / "docs" / "results" / "skin.md").read_text()
+    assert re.search(r"do better alone.*Local lower to Lower: 8 \([^)]*\); Local FixMatch to SSFL: 8 \(", skin)
 
 
 def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
