@@ -2,7 +2,8 @@
 
     python bench/skin.py SET [SET ...] [--workers 12] [--device cuda] [--seeds 1 2 3] [--rows ...]
 
-A set is some rows of the paper's tables and figures, and a few beyond them: see GROUPS. `rates` chooses the learning
+A set is some rows of the paper's tables and figures, and a few beyond them: see GROUPS; what one seed cannot decide is
+planned with three (`--seeds 1` trains the first of each). `rates` chooses the learning
 rate that the others take, on validation images. A run becomes a line of docs/results/skin/SET.jsonl
 (bench/side_by_side.py) with its confusion matrices by client, who helped whom, and, where the clinical photographs of
 client 8 were kept out of training, what its model says of them.
@@ -49,7 +50,10 @@ BEYOND: dict[str, tuple[str, Table]] = {
     "FedIRM": ("fedirm", {}),
     "CBAFed": ("cbafed", {}),
     "RSCFed": ("rscfed", {}),
-    "FedIRM, weight 1": ("fedirm", {"objective": {"teacher": {"weight": 1.0}}}),
+    "FedIRM, weight 1": (
+        "fedirm",
+        {"objective": {"teacher": {"weight": 1.0}, "class_weights": "median_frequency"}},
+    ),
     "FedPerl T=2, recommended": ("fedperl", {"privacy": "recommended", "checkpoint_every": 1}),
     "FedPerl T=3, hospital": (
         "fedperl",
@@ -91,7 +95,7 @@ GROUPS = {
         ),
         (1, 2, 3),
     ),
-    "sizes": Group(("FedPerl raw T=1", "FedPerl T=3", "FedPerl T=4", "FedPerl T=5")),
+    "sizes": Group(("FedPerl raw T=1", "FedPerl T=3", "FedPerl T=4", "FedPerl T=5"), (1, 2, 3)),
     "policies": Group(
         (
             "validation",
@@ -100,8 +104,8 @@ GROUPS = {
         )
     ),
     "outlier": Group(tuple(f"without outlier: {row}" for row in ("SSFL", "FedPerl T=2")), (1, 2, 3)),
-    "outlier_more": Group(tuple(f"without outlier: {row}" for row in ("Lower", "FedMatch+", "Upper"))),
-    "local": Group(("Local lower", "Local FixMatch", "Local upper")),
+    "outlier_more": Group(tuple(f"without outlier: {row}" for row in ("Lower", "FedMatch+", "Upper")), (1, 2, 3)),
+    "local": Group(("Local lower", "Local FixMatch", "Local upper"), (1, 2, 3)),
     "scenarios": Group(
         (
             "server: SSFL",
@@ -110,7 +114,8 @@ GROUPS = {
             "few: SSFL 30%",
             "few: FedIRM 30%",
             "few: FedPerl 30%",
-        )
+        ),
+        (1, 2, 3),
     ),
     "more": Group(("FedMatch", *(row for row in BEYOND if row not in ("FedIRM", "CBAFed")))),
 }

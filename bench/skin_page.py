@@ -14,6 +14,20 @@ from statistics import fmean
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin import CHOICE, GROUPS, LINES, SCALE, chosen_rate, jobs, own_lines, read
 from skin_claims import claims_page
+from skin_notes import (
+    CHOICE_NOTE,
+    COURSE_NOTE,
+    FINDING_NOTE,
+    IRM_NOTE,
+    NOTES,
+    SETUP,
+    UNSEEN_NOTE,
+    alone_note,
+    fell,
+    poor_note,
+    steady_note,
+    unseen_note,
+)
 from skin_rows import (
     BASE,
     FEDPERL,
@@ -25,7 +39,6 @@ from skin_rows import (
     WITHOUT,
     Rows,
     apart,
-    better_alone,
     by_class,
     by_client,
     course,
@@ -44,7 +57,6 @@ from skin_rows import (
 from skin_split import PARTS
 
 from fedperl.errors import ConfigError
-from fedperl.paper.printed import printed
 from fedperl.paper.runs import find_scale
 
 PAGE, CLAIMS = LINES.parent / "skin.md", LINES.parent / "claims.md"
@@ -107,16 +119,20 @@ def class_table(rows: Rows, names: Iterable[str]) -> list[str]:
 
 
 def finding_table(rows: Rows, names: Iterable[str]) -> list[str]:
-    """Return sensitivity and specificity over the images of all clients."""
+    """Return sensitivity and specificity over all images, and apart for dermatoscopic ones and photographs."""
     cells = []
+    columns = ("melanoma sensitivity", "malignant sensitivity", "malignant specificity")
+    groups = {"clients 0 to 7": OTHERS, f"client {OUTLIER}": (OUTLIER,)}
     for name in (name for name in names if name in rows and not name.startswith(WITHOUT)):
         found = [sensitivity(line) for line in rows[name].values()]
         less = "" if name == BASE else shown(apart(rows, name, BASE, sensitivity, ("melanoma sensitivity",)))
-        cells.append(
-            [name + seeds_of(rows, name), *(f"{fmean(one[key] for one in found):.3f}" for key in found[0]), less]
-        )
-    columns = ("melanoma sensitivity", "malignant sensitivity", "malignant specificity")
-    return table(["", *columns, f"melanoma sensitivity less {BASE}'s"], cells)
+        cells.append([name + seeds_of(rows, name), *(f"{fmean(one[key] for one in found):.3f}" for key in columns)])
+        for only in groups.values():
+            parts = [sensitivity(line, only) for line in rows[name].values()]
+            cells[-1] += [f"{fmean(one[key] for one in parts):.3f}" for key in columns[1:]]
+        cells[-1].append(less)
+    split = [f"{column.removeprefix('malignant ')}, {who}" for who in groups for column in columns[1:]]
+    return table(["", *columns, *split, f"melanoma sensitivity less {BASE}'s"], cells)
 
 
 def choice_table(rows: Rows, names: Iterable[str]) -> list[str]:
@@ -144,31 +160,6 @@ def course_table(rows: Rows, names: Iterable[str]) -> list[str]:
             cells.append([name + seeds_of(rows, name), *numbers, *shares])
     head = ["validation macro F1 after round", *map(str, after), "taught, %, round 25", "round 300"]
     return table(head, cells)
-
-
-def fell(rows: Rows, names: Iterable[str]) -> list[str]:
-    """Return which rows lost more than a third of their validation macro F1 again."""
-    found = []
-    for name in names:
-        macro = course(rows, name, "macro_f1")
-        best = max(macro, key=lambda round: macro[round], default=0)
-        low = min((round for round in macro if round >= best), key=lambda round: macro[round], default=0)
-        if macro and macro[low] < macro[best] * 2 / 3:
-            found.append(
-                f"- **{name}** falls from {macro[best]:.3f} after round {best} to {macro[low]:.3f} after round {low}: "
-                "the models that are reported of it are those of before, or of a moment's recovery."
-            )
-    return found
-
-
-def alone_note(rows: Rows) -> list[str]:
-    """Return which clients do better by themselves."""
-    told = []
-    for alone, together in (("Local lower", "Lower"), ("Local FixMatch", BASE), ("Local upper", "Upper")):
-        if alone in rows and together in rows:
-            some = [f"{client} ({a:.3f} to {b:.3f})" for client, (a, b) in better_alone(rows, alone, together).items()]
-            told.append(f"{alone} to {together}: {', '.join(some) or 'none'}")
-    return [f"Clients that do better alone, weighted F1 over the same seeds: {'; '.join(told)}.", ""] if told else []
 
 
 def split_table() -> list[str]:
@@ -207,8 +198,9 @@ def helper_table(rows: Rows, name: str) -> list[str]:
         own = next((group for group in (ISIC, HAM) if helped in group), (OUTLIER,))
         inside = sum(counts[a, helped] for a in own)
         share = [f"{100 * counts[a, helped] / total:.0f}" if total else "·" for a in clients]
-        cells.append([f"client {helped}", *share, f"{100 * inside / total:.0f}" if total else "·"])
-    return table(["was helped by", *clients, "own community"], cells)
+        chance = f"{100 * (len(own) - 1) / (len(clients) - 1):.0f}"
+        cells.append([f"client {helped}", *share, f"{100 * inside / total:.0f}" if total else "·", chance])
+    return table(["was helped by", *clients, "own community", "by chance"], cells)
 
 
 def peers_table(rows: Rows, names: Iterable[str]) -> list[str]:
@@ -236,13 +228,11 @@ def unseen_table(rows: Rows) -> list[str]:
     cells = []
     for name, lines in rows.items():
         if some := [line["unseen"]["malignancy"] for line in lines.values() if "unseen" in line]:
-            row = name.removeprefix(WITHOUT)
-            their = printed("table9").get(row, {})
             numbers = [f"{fmean(one[READING][key] for one in some):.3f}" for key in UNSEEN_METRICS.values()]
             numbers.append(f"{fmean(one['auroc'] for one in some):.3f}")
             numbers.append(str(next(line["unseen"]["images"] for line in lines.values() if "unseen" in line)))
-            cells.append([row + seeds_of(rows, name), *numbers, f"{their['malignant_f1']:.3f}" if their else "·"])
-    return table(["", *UNSEEN_METRICS, "AUROC", "images", "paper's malignant F1, on ISIC20"], cells)
+            cells.append([name.removeprefix(WITHOUT) + seeds_of(rows, name), *numbers])
+    return table(["", *UNSEEN_METRICS, "AUROC", "images"], cells)
 
 
 UNSEEN_METRICS = {
@@ -303,9 +293,10 @@ def skin_page(rows: Rows) -> str:
         text += ["## All clients", "", *NOTES, "", *main_table(rows, core), ""]
         if any(name in rows for name in rest):
             text += [*main_table(rows, rest), ""]
+        text += [*steady_note(rows, everyone), ""]
         text += ["## Clients", "", *client_table(rows, everyone), "", *alone_note(rows)]
         text += ["## Classes", "", "Of the test images of all clients together.", "", *class_table(rows, everyone), ""]
-        text += [FINDING_NOTE, "", *finding_table(rows, everyone), ""]
+        text += [FINDING_NOTE, *poor_note(rows, everyone), "", *finding_table(rows, everyone), ""]
         text += ["## Which model is reported", "", CHOICE_NOTE, "", *choice_table(rows, everyone), ""]
         text += ["## How training went", "", COURSE_NOTE, "", *course_table(rows, everyone), ""]
         if fallen := fell(rows, everyone):
@@ -315,7 +306,7 @@ def skin_page(rows: Rows) -> str:
         text += [*helper_table(rows, FEDPERL), "", *peers_table(rows, everyone), ""]
     if any(name.startswith(WITHOUT) for name in rows):
         text += ["## What the client unlike all others costs", "", *outlier_table(rows), ""]
-        text += ["## A client that no model saw", "", UNSEEN_NOTE, "", *unseen_table(rows), ""]
+        text += ["## A client that no model saw", "", UNSEEN_NOTE + unseen_note(rows), "", *unseen_table(rows), ""]
     return (
         "\n".join(
             [*text, "## Set-up", "", *SETUP, *split_table(), "", *backbone(), *choices(), *rates_table(), "", *COMMANDS]
@@ -338,44 +329,6 @@ def backbone() -> list[str]:
         f"- EfficientNet-B0 at 112 px, from a backbone {trained} at {size} px, which has {100 * float(accuracy):.1f} % "
         f"of {images} others right; the paper's began at ImageNet."
     ]
-
-
-FINDING_NOTE = (
-    "What a clinic would ask first: how many melanomas are called melanoma, how many malignant lesions (MEL, BCC, AK, "
-    "SCC) malignant and how many others not, by the likeliest class. Intervals are over seeds."
-)
-CHOICE_NOTE = (
-    "Above, each client has the model that was best on its own validation images, which are few: the best of 60 by "
-    "chance too. Beside it the model that was best on all clients' and the last one."
-)
-COURSE_NOTE = (
-    "Of the global model, before any is chosen, the mean over clients and seeds; and the share of unlabelled images "
-    "whose label counted."
-)
-IRM_NOTE = [
-    "- FedIRM has the weights of its own paper: its unlabelled terms come in between rounds 20 and 50 and count 15 "
-    "times from then on. There a client has labels or none; here each has both kinds of images, and the row was not "
-    "tuned: it says little of FedIRM with a smaller weight, which `FedIRM, weight 1` is to tell.",
-]
-NOTES = [
-    "Mean over clients and seeds 1 to 3 where nothing else is said, each client with the model that was best on its "
-    "validation images. Differences are paired by client and seed, with an interval of 95 % over clients and seeds "
-    "(over clients alone with one seed); * excludes 0, which one in twenty does by chance. The paper's F1 is the mean "
-    "of its ten clients, on other splits, from ImageNet weights, at 224 px and after 500 rounds: levels cannot be "
-    "compared, and differences between rows with care. Seeds draw weights, cohorts, batches and views; the split and "
-    "the test images are the same for all.",
-]
-UNSEEN_NOTE = (
-    "Models that were trained without client 8, on the images of PAD-UFES-20: photographs of another clinic, by other "
-    "cameras, where the paper has ISIC 2020. Malignant: where the likeliest class is MEL, BCC, AK or SCC."
-)
-SETUP = [
-    "`bench/skin.toml` describes it. The images of HAM10000 are in ISIC 2019 too: clients 0 to 4 and 5 to 7 share them "
-    "out, no lesion is with two clients, and of ISIC 2019's own images most are missing: the larger part of what "
-    "clients 0 to 4 hold is HAM10000 too, and the two communities differ by the rest alone. Derm7pt, the paper's "
-    "client 9, is not at hand; with few labelled clients, 1 and 8 have labels.",
-    "",
-]
 
 
 def choices() -> list[str]:

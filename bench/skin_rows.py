@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from statistics import fmean
+from typing import TypeAlias
 
 import numpy as np
 from side_by_side import Line
@@ -74,13 +75,18 @@ def apart(
     return paired_interval([[mine[name] - theirs[name] for name in names] for mine, theirs in pairs])
 
 
+def starred(found: Interval | None) -> bool:
+    """Return whether an interval excludes 0; with one seed it is over clients alone, and too narrow to say so."""
+    return found is not None and found.seeds > 1 and found.excludes_zero
+
+
 def shown(found: Interval | None) -> str:
     """Return a difference with its interval; * where that excludes 0."""
     if found is None:
         return "·"
     if found.low is None or found.high is None:
         return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]{'*' if found.excludes_zero else ''}"
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]{'*' if starred(found) else ''}"
 
 
 def under(rows: Rows, choice: str) -> dict[str, dict[int, Line]]:
@@ -93,14 +99,31 @@ def under(rows: Rows, choice: str) -> dict[str, dict[int, Line]]:
     return {row: {seed: chosen(line) for seed, line in lines.items()} for row, lines in rows.items()}
 
 
-def matrix_of(line: Line) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
-    """Return the confusion matrix of all clients' test images together; rows are the truth."""
-    return np.sum([np.array(one) for one in line["confusion"].values()], axis=0)  # type: ignore[no-any-return]
+Matrix: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
 
 
-def sensitivity(line: Line) -> dict[str, float]:
+def matrix_of(line: Line, only: Collection[str] = ()) -> Matrix:
+    """Return the confusion matrix of the test images of all clients together, or of some; rows are the truth."""
+    some = [np.array(one) for client, one in line["confusion"].items() if not only or client in only]
+    return np.sum(some, axis=0)  # type: ignore[no-any-return]
+
+
+def benign_melanomas(line: Line) -> float:
+    """Return the share of melanomas whose likeliest class is a benign one."""
+    names = line["results"]["classes"]
+    row = matrix_of(line)[names.index("MEL")]
+    return float(sum(row[k] for k, name in enumerate(names) if name not in MALIGNANT) / row.sum())
+
+
+def commonest(line: Line) -> float:
+    """Return weighted F1, the mean over clients, of always naming the class that a client has most test images of."""
+    shares = [np.array(one).sum(1).max() / np.sum(one) for one in line["confusion"].values()]
+    return fmean(float(2 * share * share / (1 + share)) for share in shares)
+
+
+def sensitivity(line: Line, only: Collection[str] = ()) -> dict[str, float]:
     """Return how many melanomas are called so, how many malignant lesions malignant, and how many others not."""
-    matrix, names = matrix_of(line), line["results"]["classes"]
+    matrix, names = matrix_of(line, only), line["results"]["classes"]
     malignant = np.array([name in MALIGNANT for name in names])
     melanoma = names.index("MEL")
     return {
@@ -108,6 +131,10 @@ def sensitivity(line: Line) -> dict[str, float]:
         "malignant sensitivity": matrix[malignant][:, malignant].sum() / matrix[malignant].sum(),
         "malignant specificity": matrix[~malignant][:, ~malignant].sum() / matrix[~malignant].sum(),
     }
+
+
+CHANCE = {client: (len(group) - 1) / (len(OTHERS) - 1) for group in (ISIC, HAM) for client in group}
+"""The share of its own community among the others that could help a client, the outlier aside."""
 
 
 def own_community(line: Line) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from fedperl.config import config_hash
 from fedperl.errors import ConfigError
@@ -25,7 +26,7 @@ CLASSES = ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"]
 def _page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The pages' module, with lines of its own."""
     monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("side_by_side", "skin", "skin_rows", "skin_claims", "skin_page"):
+    for name in ("side_by_side", "skin", "skin_rows", "skin_notes", "skin_claims", "skin_page"):
         sys.modules.pop(name, None)
     skin = importlib.import_module("skin")
     monkeypatch.setattr(skin, "LINES", tmp_path / "lines")
@@ -53,19 +54,30 @@ def test_the_readme_says_nothing_the_pages_do_not() -> None:
     claims = (root / "docs" / "results" / "claims.md").read_text()
     assert all(interval in claims for interval in re.findall(r"[+-][\d.]+ \[[^]]+\]", told))
     verdicts = [row.split(" | ")[-1] for row in claims.splitlines() if re.match(r"\| \d+\. ", row)]
-    counts = Counter(
-        next(kind for kind in ("not tested", "undecided", "does not", "holds") if kind in one) for one in verdicts
-    )
-    assert counts == {"does not": 1, "not tested": 1, "undecided": 12}
-    assert "fourteen claims one is refuted, one could not be tested and twelve are undecided" in told
-    skin = (root / "docs" / "results" / "skin.md").read_text()
-    assert re.search(r"do better alone.*Local lower to Lower: 8 \([^)]*\); Local FixMatch to SSFL: 8 \(", skin)
+    kinds = ("not tested", "not trained", "undecided", "does not", "holds")
+    counts = Counter(next(kind for kind in kinds if kind in one) for one in verdicts)
+    assert counts == {"not tested": 2, "not trained": 2, "undecided": 10}
+    assert "two could not be tested, two are not trained, ten are undecided" in told
+    assert "macro F1, calibration and melanomas found do not gain with them" in told
+    cells = [row.strip("| ").split(" | ") for row in (root / "docs" / "results" / "skin.md").read_text().splitlines()]
+
+    def table(column: str) -> tuple[float, float]:
+        """A column of the first table that has it: of FedPerl, and of SSFL."""
+        first = next(place for place, row in enumerate(cells) if column in row)
+        found = [next(row for row in cells[first:] if row[0] == name) for name in ("FedPerl T=2", "SSFL")]
+        # the head's first cell is empty, and is stripped off
+        return tuple(float(row[cells[first].index(column) + 1]) for row in found)  # type: ignore[return-value]
+
+    assert table("weighted F1") == (0.674, 0.668)
+    for column, sign in (("macro F1", 1), ("ECE", -1), ("melanoma sensitivity", 1)):
+        fedperl, ssfl = table(column)
+        assert sign * (fedperl - ssfl) < 0
 
 
 def line(f1: dict[str, float], **more: Any) -> dict[str, Any]:
     """A line whose clients have these F1, all other metrics likewise."""
     metrics = ("weighted_f1", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "mce", "aurc")
-    numbers = {client: dict.fromkeys(metrics, value) for client, value in f1.items()}
+    numbers = {client: dict.fromkeys(metrics, value) | {"round": 10 + int(client)} for client, value in f1.items()}
     validation = {"per_client_best": {"accuracy": 0.5}}
     results = {"test": {"per_client_best": numbers}, "validation": validation, "classes": CLASSES}
     matrix = (np.eye(8, dtype=int) * 8 + 2).tolist()
@@ -123,7 +135,11 @@ def test_how_training_went_is_the_mean_over_seeds(page: ModuleType) -> None:
     assert found[0] == "| A (2 seeds) | 0.350 | 0.150 | 0.250 | · | · | · | · | 50 | · |"
     assert found[1:] == ["| B (1 seed) | 0.300 | · | · | · | · | · | 0.210 | · | · |"]
     assert len(page.fell(rows, ["A", "B", "C"])) == 1
-    assert page.fell(rows, ["A"])[0].startswith("- **A** falls from 0.350 after round 25 to 0.150 after round 50")
+    rows["A"][0]["results"]["test"]["per_client_best"]["3"] = {"round": 35}
+    assert page.fell(rows, ["A"]) == [
+        "- **A** falls from 0.350 after round 25 to 0.150 after round 50. The models that are reported of it are of "
+        "rounds 10 to 35 (seed 0); 10 to 10 (seed 1)."
+    ]
     rising = {"A": {1: line({"0": 0.5}, macro_f1={"25": 0.1, "50": 0.2, "300": 0.5})}}
     assert page.fell(rising, ["A"]) == []
 
@@ -131,8 +147,10 @@ def test_how_training_went_is_the_mean_over_seeds(page: ModuleType) -> None:
 def test_who_does_better_alone_is_told_over_the_same_seeds(page: ModuleType) -> None:
     rows = {"Local lower": {1: line({"0": 0.4, "8": 0.6})}}
     rows["Lower"] = {1: line({"0": 0.5, "8": 0.5}), 2: line({"0": 0.1, "8": 0.9})}
-    assert page.better_alone(rows, "Local lower", "Lower") == {"8": (0.6, 0.5)}
-    assert "Local lower to Lower: 8 (0.600 to 0.500)." in page.alone_note(rows)[0]
+    assert sys.modules["skin_rows"].better_alone(rows, "Local lower", "Lower") == {"8": (0.6, 0.5)}
+    rows["SSFL"] = {1: line({"0": 0.5, "8": 0.3}), 2: line({"0": 0.5, "8": 0.4})}
+    told = page.alone_note(rows)[0]
+    assert "weighted F1 (seed 1): Local lower to Lower: 8 (0.600 to 0.500). SSFL has 0.300, 0.400 at client 8" in told
     rows["Lower"][1] = line({"0": 0.5, "8": 0.6})
     assert "Local lower to Lower: none." in page.alone_note(rows)[0]
     assert page.alone_note({"SSFL": rows["Lower"]}) == []
@@ -232,6 +250,89 @@ def test_a_claim_holds_where_every_comparison_does(claims: ModuleType) -> None:
     assert claims.verdict(claims.Claim("", (up,)), {}) == "undecided: one seed, which says **holds**"
 
 
+def test_one_seed_decides_nothing_nor_hides_what_others_say(claims: ModuleType) -> None:
+    found = {
+        "few": Interval(0.1, 0.09, 0.11, 0.95, 1, 9),
+        "down": Interval(-0.1, -0.11, -0.09, 0.95, 3, 9),
+        "up": Interval(0.1, 0.09, 0.11, 0.95, 3, 9),
+    }
+    of = {name: claims.Comparison(name, lambda _, name=name: found.get(name), 0.1) for name in (*found, "none")}
+
+    def said(*names: str) -> str:
+        verdict: str = claims.verdict(claims.Claim("", tuple(of[name] for name in names)), {})
+        return verdict
+
+    assert said("few") == said("few", "up") == "undecided: one seed, which says **holds**"
+    assert said("few", "down") == "**does not**"
+    assert said("up", "none") == said("few", "none") == "undecided"
+    assert said("none") == said("none", "none") == "not trained yet"
+    rows = sys.modules["skin_rows"]
+    assert rows.shown(found["few"]) == "+0.100 [+0.090, +0.110]"  # over clients alone: too narrow for a star
+    assert rows.shown(found["up"]) == "+0.100 [+0.090, +0.110]*"
+
+
+def test_stars_that_stay_whichever_model_is_reported_are_named(page: ModuleType) -> None:
+    def rows(other: float) -> dict[str, dict[int, Any]]:
+        made: dict[str, dict[int, Any]] = {}
+        for name, value in (("Upper", 0.6), ("SSFL", 0.5)):
+            made[name] = {seed: line({str(c): value + 0.001 * c for c in range(9)}) for seed in (1, 2, 3)}
+            for one in made[name].values():
+                tested = one["results"]["test"]
+                last = {
+                    c: n | {"macro_f1": n["macro_f1"] * (other if name == "Upper" else 1)}
+                    for c, n in tested["per_client_best"].items()
+                }
+                tested |= {"last": last, "global_best": tested["per_client_best"]}
+        return made
+
+    assert page.steady_note(rows(1.0), ["Upper"]) == [
+        "Of the 2 stars, with the best global model and with the last one too these stay: Upper (weighted F1), Upper "
+        "(macro F1)."
+    ]
+    assert page.steady_note(rows(0.7), ["Upper"])[0].endswith("these stay: Upper (weighted F1).")
+    assert page.steady_note(rows(1.0), ["SSFL"]) == []
+
+
+def test_what_no_model_at_all_would_have(page: ModuleType) -> None:
+    rows, notes = sys.modules["skin_rows"], sys.modules["skin_notes"]
+    matrices = np.random.default_rng(6).integers(1, 9, size=(2, 8, 8))
+    one = line({"0": 0.5, "8": 0.5}) | {"confusion": {"0": matrices[0].tolist(), "8": matrices[1].tolist()}}
+    expected = []
+    for matrix in matrices:
+        truth = np.repeat(np.arange(8), matrix.sum(1))
+        always = np.full_like(truth, np.bincount(truth).argmax())
+        expected.append(f1_score(truth, always, average="weighted", zero_division=0))
+    assert rows.commonest(one) == pytest.approx(np.mean(expected))
+    melanomas = matrices.sum(0)[0]
+    benign = [CLASSES.index(name) for name in ("NV", "BKL", "DF", "VASC")]
+    assert rows.benign_melanomas(one) == pytest.approx(melanomas[benign].sum() / melanomas.sum())
+    assert rows.sensitivity(one, ("8",)) == rows.sensitivity(line({}) | {"confusion": {"8": matrices[1].tolist()}})
+    told = " ".join(notes.poor_note({"SSFL": {1: one, 2: one}}, ["SSFL"]))
+    assert f"SSFL calls {100 * melanomas[benign].sum() / melanomas.sum():.0f} % of them benign" in told
+    assert notes.poor_note({"SSFL": {1: one}}, ["SSFL"]) == []
+    unseen = {"malignancy": {"images": 200, "malignant": 150}}
+    malignant = [1] * 150 + [0] * 50
+    assert f"{f1_score(malignant, [1] * 200):.3f}" in notes.unseen_note({"A": {1: line({}) | {"unseen": unseen}}})
+    assert notes.unseen_note({"A": {1: line({})}}) == ""
+
+
+def test_communities_of_one_pool_test_nothing(claims: ModuleType, page: ModuleType) -> None:
+    folder = sys.modules["skin"].LINES
+    folder.mkdir(parents=True)
+    assert claims.one_pool({}) == ""
+    for ham, rest, said in ((30, 10, "75 % of what the one community holds is of the other's archive"), (10, 30, "")):
+        held = [{"sources": {"HAM10000": ham, "rest": rest}} for _ in range(9)]
+        (folder / "split.json").write_text(json.dumps({"clients": held}))
+        assert claims.one_pool({}) == said
+
+
+def test_helpers_are_compared_with_exact_chance(claims: ModuleType) -> None:
+    one = line({"0": 0.5}) | {"helped": {"1 0": 3, "5 0": 1, "6 7": 2, "0 5": 4}}
+    found = claims.within("HAM10000", ("5", "6", "7")).find({"FedPerl T=2": {1: one, 2: one}})
+    assert found.mean == pytest.approx(np.mean([0 - 2 / 7, 1 - 2 / 7]))  # of clients 5 and 7; nobody helped 6
+    assert claims.within("HAM10000", ("5",)).find({}) is None
+
+
 def test_a_claim_is_undecided_where_it_hangs_on_the_model_that_is_reported(claims: ModuleType) -> None:
     rows = {
         name: {seed: line({str(c): value + 0.001 * c for c in range(9)}) for seed in (1, 2, 3)}
@@ -308,18 +409,18 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     assert (
         others.index("| SSFL | 0.6") < others.index("## A client that no model saw") < others.index("| 0.700 | 1428 |")
     )
-    assert claims.count("| · |") == 1  # a difference that the paper reports in words
+    assert claims.count("| · |") == 2  # differences that the paper reports in words, or not at all
     said = {text.split(". ")[0].removeprefix("| "): text.split(" | ")[-1] for text in claims.splitlines()[6:]}
     assert said["2"] == said["3"] == said["11"] == "**holds** |"
     assert said["10"] == said["9"] == "**does not** |"  # its error, which is its F1 here, is larger; no class gains
-    assert said["6"] == "undecided: one seed, which says **holds** |"
-    assert said["1"] == "undecided: one seed, which says **does not** |"  # Upper is as Local upper
-    assert said["14"] == "**does not** |"
+    assert said["6"] == "**holds** |"
+    assert said["1"] == "**does not** |"  # Upper is as Local upper
+    assert said["14"] == "**holds** |"  # all helpers are of the own community
     assert "What each client holds is not written down yet" in shown
     assert len(skin.own_lines("core")) == 28  # the choice of the rate has trained two of them
     assert len(skin.read("core")) == 30
     assert f"{len(page.every_line())} runs on one GPU" in shown
-    held = [{"parts": dict.fromkeys(page.PARTS, k), "sources": {"HAM10000": 4 * k}} for k in (1, 2)]
+    held = [{"parts": dict.fromkeys(page.PARTS, k), "sources": {"HAM10000": 4 * k}} for k in range(9)]
     split = {"partition": "abc", "others": [], "at_hand": {"HAM10000": [9, 10]}, "clients": held}
     (skin.LINES / "split.json").write_text(json.dumps(split))
     assert "| 1 | 2 | 2 | 2 | 2 | 8 |" in page.pages()[page.PAGE]
