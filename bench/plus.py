@@ -2,7 +2,8 @@
 
     python bench/plus.py alone [--workers 12] [--device cuda] [--seeds 11 12] [--rows ...]
 
-`alone` is each option by itself on top of FedPerl. A run becomes a line of docs/results/plus/SET.jsonl
+`alone` is each option by itself on top of FedPerl; `small` is a first look at some of them with a small network, on
+two cores of a machine without a GPU (--device cpu --workers 2). A run becomes a line of docs/results/plus/SET.jsonl
 (bench/side_by_side.py) as those of bench/skin.py do.
 """
 
@@ -14,7 +15,9 @@ from skin import run_command
 from fedperl.parallel import Job
 from fedperl.suite import plan_suite
 
-SUITES = {"alone": Path(__file__).with_name("plus.toml")}
+SUITES = {name: Path(__file__).with_name(file) for name, file in (("alone", "plus.toml"), ("small", "plus_small.toml"))}
+DEVICES = {"alone": "cuda", "small": "cpu"}
+"""Where the runs of a suite that are on the page were trained."""
 LINES = Path(__file__).parents[1] / "docs" / "results" / "plus"
 
 

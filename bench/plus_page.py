@@ -12,7 +12,7 @@ from statistics import fmean
 
 import numpy as np
 import side_by_side
-from plus import LINES, SUITES, jobs
+from plus import DEVICES, LINES, SUITES, jobs
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin_rows import RARE, Rows, apart, shown
 
@@ -57,10 +57,16 @@ def rare_f1(line: Line) -> float:
     return float(np.mean([2 * matrix[k, k] / max(1, matrix[k].sum() + matrix[:, k].sum()) for k in rare]))
 
 
-def mean(rows: Rows, row: str, of: Callable[[Line], float]) -> str:
-    """Return a number of a row, the mean over its seeds."""
-    lines = rows.get(row, {})
-    return f"{fmean(of(line) for line in lines.values()):.3f}" if lines else "·"
+def mean(rows: Rows, row: str, of: Callable[[Line], float | None]) -> str:
+    """Return a number of a row, the mean over its seeds; a dot where a line has none."""
+    found = [of(line) for line in rows.get(row, {}).values()]
+    numbers = [one for one in found if one is not None]
+    return f"{fmean(numbers):.3f}" if numbers and len(numbers) == len(found) else "·"
+
+
+def accepted(line: Line) -> float | None:
+    """Return the share of unlabelled images whose label counted, the mean over rounds; None where none has any."""
+    return fmean(line["accepted"].values()) if line["accepted"] else None
 
 
 def over_clients(of: Callable[[Line], dict[str, float]]) -> Callable[[Line], float]:
@@ -98,7 +104,7 @@ def search_table(rows: Rows, names: list[str]) -> list[str]:
                 mean(rows, name, rare_f1),
                 worst(rows, name),
                 mean(rows, name, lambda line: fmean(line["validation_ece"].values())),
-                mean(rows, name, lambda line: fmean(line["accepted"].values())),
+                mean(rows, name, accepted),
             ]
         )
     head = [
@@ -143,7 +149,7 @@ def label_table(rows: Rows, names: list[str]) -> list[str]:
 def missing(name: str) -> list[str]:
     """Return the runs of a suite that have no line."""
     there = side_by_side.read(LINES / f"{name}.jsonl")
-    return [run for run in jobs(name, Path(), "cuda", [], []) if run not in there]
+    return [run for run in jobs(name, Path(), DEVICES[name], [], []) if run not in there]
 
 
 def pages() -> dict[Path, str]:
@@ -153,11 +159,12 @@ def pages() -> dict[Path, str]:
         lines = side_by_side.read(LINES / f"{name}.jsonl")
         if not lines:
             continue
-        planned = jobs(name, Path(), "cuda", [], [])
+        planned = jobs(name, Path(), DEVICES[name], [], [])
         check_lines(name, lines, planned)
         rows = read_rows(name)
         names = list(dict.fromkeys(run.rpartition(", seed ")[0] for run in planned))
-        made += [f"## {HEADS[name]}", "", where_and_when(lines.values()), "", *search_table(rows, names), ""]
+        made += [f"## {HEADS[name]}", "", *NOTES[name], where_and_when(lines.values()), ""]
+        made += [*search_table(rows, names), ""]
         made += [LABELS, "", *label_table(rows, names), ""]
         if gaps := missing(name):
             made += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
@@ -169,7 +176,19 @@ LABELS = (
     f"share above tau and how many of those are right; the same of images of {', '.join(RARE)}; and how many of the "
     "labels of these classes are right."
 )
-HEADS = {"alone": "Each option alone, on validation images"}
+HEADS = {
+    "alone": "Each option alone, on validation images",
+    "small": "A first look: a small network at 48 px, 150 rounds",
+}
+NOTES = {
+    "alone": [],
+    "small": [
+        "Four convolutions from a backbone of CIFAR-10, on two cores (`bench/plus_small.toml`), the same split of the "
+        "same lesions, judged on validation images. Every row hands out the running mean but the one that says so. "
+        "What is seen here is where to look, not what holds for EfficientNet-B0.",
+        "",
+    ],
+}
 TOP = [
     "# FedPerl+",
     "",

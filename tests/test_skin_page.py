@@ -423,7 +423,7 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     held = [{"parts": dict.fromkeys(page.PARTS, k), "sources": {"HAM10000": 4 * k}} for k in range(9)]
     split = {"partition": "abc", "others": [], "at_hand": {"HAM10000": [9, 10]}, "clients": held}
     (skin.LINES / "split.json").write_text(json.dumps(split))
-    assert "| 1 | 2 | 2 | 2 | 2 | 8 |" in page.pages()[page.PAGE]
+    assert "| 2 | 2 | 2 | 2 | 2 | 8 |" in page.pages()[page.PAGE]
     (skin.LINES / "split.json").write_text(json.dumps(split | {"partition": "other"}))
     with pytest.raises(ConfigError, match=r"split.json: is of another split than some runs"):
         page.pages()
