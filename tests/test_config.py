@@ -137,6 +137,9 @@ WITHOUT_WEIGHTS = ("objective.class_weights=none", "method=lower")
         (["method=cbafed", "federation.running_average=0.9"], "running_average = 0.9 is of models that all clients"),
         (["method=local_lower", "federation.running_average=0.9"], "wanted alone = false, residual_every = 0"),
         (["method=fedperl_local_norm", "federation.running_average=0.9"], "and batch_norm = 'average'"),
+        (["method=fedperl_local_norm", "federation.own_share=0.5"], "own_share = 0.5 mixes a client's models"),
+        (["method=local_lower", "federation.own_share=0.5"], "wanted alone = false, batch_norm = 'average'"),
+        (["method=fedmatch", "privacy=research", "federation.own_share=0.5"], "no objective.fedmatch.decompose"),
     ],
 )
 def test_settings_that_contradict_a_method_are_refused(settings: list[str], message: str) -> None:
@@ -160,7 +163,7 @@ def test_what_changes_no_number_changes_no_hash() -> None:
     research = [config_hash(load_config(None, ["privacy=research", f"checkpoint_every={n}"])) for n in (1, 5)]
     assert research[0] == research[1]
     others = ["gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]"]
-    others.append("federation.running_average=0.9")
+    others += ["federation.running_average=0.9", "federation.own_share=0.5", "model.orientations=8"]
     for setting in others:
         assert config_hash(load_config(None, [setting])) != expected
     text = load_config(None, []).model_dump_json(
@@ -174,11 +177,12 @@ def test_what_changes_no_number_changes_no_hash() -> None:
                 "faulty",
                 "validate_every",
                 "running_average",
+                "own_share",
             },
             "partition": {"held_out"},
             "peers": {"k_min"},
             "audit": {"keep_uploads"},
-            "model": {"norm", "init_scale"},
+            "model": {"norm", "init_scale", "orientations"},
             "dp": True,
         }
     )

@@ -139,6 +139,11 @@ def test_the_method_is_told_by_the_settings_that_it_uses(run: tuple[Path, Config
     assert "A round's model is the running mean of those up to it" in text
     text = model_card(small_config(method="fedperl_local_norm"), results, curves)
     assert "knows thresholds of `client_K_best` models alone" in text
+    text = model_card(small_config(model={"orientations": 4}), results, curves)
+    assert cells(text, "Method")["network"][0].endswith(", asked in 4 orientations")
+    text = model_card(small_config(federation={"own_share": 0.5}), results, curves)
+    assert "each with 50 % of its own models' running mean; `fedperl predict --risk` knows" in text
+    assert "Each client is tested with 50 % of its own models' running mean, as in `client_K_best`" in text
     text = model_card(small_config(), results, curves | {"groups": {"0@4": {"sex": {}, "body_site": {}}}})
     assert "by class and prediction, by body site, sex." in text
 

@@ -348,10 +348,14 @@ def test_another_rounds_model_and_local_batch_norm_have_no_threshold(run: Path, 
     (again / "curves.json").write_text('{"chosen": {"last": {"0": 3}}, "sums": {}}')
     with pytest.raises(RunError, match=r"curves\.json"):
         abstention(open_predictor(again), risk=0.1)
-    train(small_config(method="fedperl_local_norm"), tmp_path / "norm", store=store)
-    with pytest.raises(RunError, match="batch-norm layers of its own"):
-        abstention(open_predictor(tmp_path / "norm"), risk=1.0)
-    assert abstention(open_predictor(tmp_path / "norm", "client_2_best"), risk=1.0) is not None
+    for own, told in (
+        ({"batch_norm": "local"}, "batch-norm layers of its own"),
+        ({"own_share": 0.5}, "50 % of its own"),
+    ):
+        train(small_config(federation=own), tmp_path / told, store=store)
+        with pytest.raises(RunError, match=told):
+            abstention(open_predictor(tmp_path / told), risk=1.0)
+        assert abstention(open_predictor(tmp_path / told, "client_2_best"), risk=1.0) is not None
 
 
 def test_clients_that_trained_alone(tmp_path: Path, store: Store) -> None:

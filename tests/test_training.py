@@ -21,7 +21,9 @@ from fedperl.federation.rounds import Progress
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.server import Server
 from fedperl.leakage.releases import next_releases
-from fedperl.learn.state import State, state_of
+from fedperl.learn.predict import predict
+from fedperl.learn.state import State, load_into, state_of
+from fedperl.predicting import open_predictor
 from fedperl.settings import Config
 from tests.conftest import artefacts, small_config, small_store
 
@@ -390,6 +392,83 @@ def test_a_running_mean_is_reported_and_a_run_goes_on_from_where_it_was(
         assert artefacts(folder) == artefacts(tmp_path / "whole")
     released = next_releases(config, tmp_path / "whole", store, Workspace(config, 3))
     assert all(torch.equal(tensor, models[0][4][name]) for name, tensor in released.model.items())
+
+
+def test_a_client_uses_the_global_model_and_a_share_of_its_own(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The share is of the running mean of what it trained up to then; what is sent and averaged stays as it was."""
+    trained: dict[int, dict[int, State]] = {}
+    models: list[dict[int, State]] = []
+    renew, as_ever = Server._renew, Client.train_steps
+
+    def noted(server: Server, round: int, state: State) -> None:
+        models[-1][round] = state
+        renew(server, round, state)
+
+    def keeping(self: Client, task: Any, *args: Any) -> Any:
+        update, kept = yield from as_ever(self, task, *args)
+        trained.setdefault(self.number, {})[task.round] = update.state
+        return update, kept
+
+    monkeypatch.setattr(Server, "_renew", noted)
+    config = small_config(federation={"own_share": 0.25, "rounds": 6})
+    models.append({})
+    train(small_config(federation={"rounds": 6}), tmp_path / "plain", store=store)
+    models.append({})
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "train_steps", keeping)
+        results = train(config, tmp_path / "whole", store=store)
+    for round, state in models[0].items():
+        assert all(torch.equal(tensor, models[1][round][name]) for name, tensor in state.items())
+    mixed = 0
+    for client, numbers in results["test"]["per_client_best"].items():
+        round = int(numbers["round"])
+        own = [state for made, state in sorted(trained.get(int(client), {}).items()) if made <= round]
+        file = load_file(tmp_path / "whole" / "models" / f"client_{client}_best.safetensors")
+        for name, tensor in file.items():
+            if not tensor.is_floating_point():
+                continue
+            expected = models[0][round][name].double()
+            if own:  # fewer than ten: the plain mean
+                mixed += 1
+                expected = 0.75 * expected + 0.25 * torch.stack([state[name].double() for state in own]).mean(0)
+            assert torch.allclose(tensor.double(), expected, atol=1e-6), name
+        net = Workspace(config, 3).net
+        load_into(net, file)
+        part = store.partition.clients[int(client)].test
+        said = predict(net, torch.from_numpy(store.pixels(part))).argmax(1).numpy()
+        assert (said == store.manifest.label[part]).mean() == pytest.approx(numbers["accuracy"])
+    assert mixed > 20
+    plain = load_file(tmp_path / "plain" / "models" / "last.safetensors")
+    assert all(torch.equal(t, plain[n]) for n, t in load_file(tmp_path / "whole/models/last.safetensors").items())
+    models.append({})
+    for cut in (1, 4):
+        with pytest.raises(Stop):
+            train(config, tmp_path / f"cut {cut}", store=store, watchers=[stop_at(cut)])
+        train(config, tmp_path / f"cut {cut}", store=store, resume=True)
+        assert artefacts(tmp_path / f"cut {cut}") == artefacts(tmp_path / "whole")
+
+
+def test_a_model_is_asked_in_as_many_orientations_everywhere(tmp_path: Path, store: Store) -> None:
+    """By clients and from its file; training, labels and models stay as they were."""
+    plain = train(small_config(), tmp_path / "plain", store=store)
+    results = train(small_config(model={"orientations": 8}), tmp_path / "eight", store=store)
+    models = [tmp_path / name / "models" / "last.safetensors" for name in ("plain", "eight")]
+    before, after = map(load_file, models)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+    asked = [open_predictor(path) for path in models]
+    assert [one.orientations for one in asked] == [1, 8]
+    for client, numbers in results["test"]["last"].items():
+        rows = store.partition.clients[int(client)].test
+        images, truth = torch.from_numpy(store.pixels(rows)), torch.from_numpy(store.manifest.label[rows])
+        one, eight = (predictor.ask(images) for predictor in asked)
+        turned = [torch.rot90(way, turns, (2, 3)) for way in (images, images.flip(3)) for turns in range(4)]
+        mean = torch.stack([predict(asked[0].net, view.contiguous()) for view in turned]).mean(0)
+        assert torch.allclose(eight, mean, atol=1e-6)
+        for said, told in ((eight, numbers), (one, plain["test"]["last"][client])):
+            nll = torch.nn.functional.nll_loss(said.clamp_min(1e-12).log(), truth)
+            assert told["nll"] == pytest.approx(float(nll), rel=1e-4)
 
 
 def test_a_model_that_stays_through_void_rounds_keeps_its_validation(

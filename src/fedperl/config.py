@@ -111,9 +111,10 @@ def config_hash(config: Config) -> str:
             "faulty": 1,
             "validate_every": 1,
             "running_average": 0.0,
+            "own_share": 0.0,
         },
         "peers": {"k_min": 2},
-        "model": {"norm": "batch", "init_scale": 1.0},
+        "model": {"norm": "batch", "init_scale": 1.0, "orientations": 1},
         "audit": {"keep_uploads": config.audit.keep_uploads},
     }
     for section, defaults in later.items():

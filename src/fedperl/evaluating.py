@@ -22,7 +22,6 @@ from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.evaluate.malignancy import malignancy, malignant_classes, malignant_score
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import write_durably
-from fedperl.learn.predict import predict
 from fedperl.predicting import open_predictor
 
 TWO = ("benign", "malignant")
@@ -89,7 +88,7 @@ def evaluate(
     if store.size != size:
         raise DataError(f"the store holds images of {store.size} px; {run} was trained on {size} px")
     rows, seen = _unseen(run, store, _rows(store, source))
-    probabilities = predict(predictor.net, torch.from_numpy(store.pixels(rows))).cpu().numpy()
+    probabilities = predictor.ask(torch.from_numpy(store.pixels(rows))).cpu().numpy()
     if not np.isfinite(probabilities).all():
         raise RunError(f"{predictor.path}: gives probabilities that are not finite")
     truth = store.manifest.label[rows]

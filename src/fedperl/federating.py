@@ -92,7 +92,9 @@ def federate(
         "classes": json.dumps(ground.classes),
         "size": str(ground.size),
         "by": f"fedperl {__version__}",
-    } | ({} if config.model.norm == "batch" else {"norm": config.model.norm})
+        **({} if config.model.norm == "batch" else {"norm": config.model.norm}),
+        **({} if config.model.orientations == 1 else {"orientations": str(config.model.orientations)}),
+    }
     results = final_results(rounds, ground.members, own, work, about)
     rounds.finish()
     results |= {"partition": ground.partition, "classes": list(ground.classes)}

@@ -9,14 +9,13 @@ import numpy as np
 from fedperl.config import config_hash
 from fedperl.engines.local import PastStates
 from fedperl.evaluate import Description, spread
-from fedperl.federation.client import BATCH_NORM, Workspace
+from fedperl.federation.client import Workspace, as_used
 from fedperl.federation.ledger import peer_frequency
 from fedperl.federation.members import Member
 from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Rounds
 from fedperl.federation.run_folder import RunFolder
-from fedperl.learn.state import part_of
 from fedperl.settings import Config
 
 Results = dict[str, Any]
@@ -52,7 +51,8 @@ def final_results(
                 tested[(round, tester)] = found.numbers
         for tester in testers:
             if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
-                state = model.state | part_of(PastStates(folder.past_states).at(tester, round), BATCH_NORM)
+                kept = PastStates(folder.past_states).at(tester, round)
+                state = as_used(model.state, kept, server.config.federation.own_share)
                 folder.write_model(f"client_{tester}_best", work.deliverable(state), about | {"round": str(round)})
     gone = {_name(client) for client in rounds.exchange.left}
     for name in gone:

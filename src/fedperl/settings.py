@@ -95,6 +95,9 @@ class Model(Section):
     """Weights that are drawn at random are multiplied by this; FedMatch's sigma + psi starts at 1.2 times the usual."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """Before the classifier; None: the network's own, 0.2 in EfficientNet-B0 and 0 in the others."""
+    orientations: Literal[1, 2, 4, 8] = 1
+    """In how many a trained model is shown an image, its answer the mean: as it is; mirrored too; upside down too, both
+    ways; turned by quarters too. In validation, tests and use alone: neither training nor labels change."""
     norm: Literal["batch", "group"] = "batch"
     """group: group norm in the place of batch norm, so that no image changes what another one gives; ResNet-9 has
     neither."""
@@ -364,6 +367,9 @@ class Federation(Section):
     """What is validated, chosen and handed out: the running mean of the global models with this decay (over the first
     rounds their plain mean), which swings less from cohort to cohort; 0: each round's own, from which training goes on
     in any case."""
+    own_share: Share = 0.0
+    """Of the running mean of a client's own trained models in the model that it validates, tests and uses; the rest is
+    the global one. The mean stays with the client, and nobody trains from the mixture; 0: the global model alone."""
     batch_norm: Literal["average", "local"] = "average"
     """[27] local: a client trains and is tested with batch-norm layers of its own; averaged ones are for strangers."""
     sparse: Annotated[float, Field(ge=0.0)] = 0.0
@@ -386,6 +392,13 @@ class Federation(Section):
     organisations: Annotated[tuple[Annotated[tuple[int, ...], Field(strict=False)], ...], Field(strict=False)] = ()
     """Clients that belong to one organisation, as lists: they count as one wherever others are to be mixed in. A client
     that is in no list is an organisation of its own."""
+
+    @property
+    def personal(self) -> str:
+        """What of its own every client validates and tests with; nothing where all use the same model."""
+        if self.batch_norm == "local":
+            return "batch-norm layers of its own"
+        return f"{100 * self.own_share:g} % of its own models' running mean" if self.own_share else ""
 
 
 class Audit(Section):
@@ -558,6 +571,11 @@ class Config(Section):
             raise ValueError(
                 f"federation.running_average = {federation.running_average:g} is of models that all clients share in "
                 "full, and keeps no predecessor; wanted alone = false, residual_every = 0 and batch_norm = 'average'"
+            )
+        if federation.own_share and (federation.alone or federation.batch_norm == "local" or self.objective.decomposed):
+            raise ValueError(
+                f"federation.own_share = {federation.own_share:g} mixes a client's models with the global one in full; "
+                "wanted alone = false, batch_norm = 'average' and no objective.fedmatch.decompose"
             )
         if federation.alone and self.scenario.labels != "clients":
             raise ValueError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedperl.errors import RunError
 from fedperl.evaluate.classification import Probabilities
-from fedperl.federation.client import BATCH_NORM, HELD, Client
+from fedperl.federation.client import HELD, TO_EVALUATE, Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
@@ -76,7 +76,7 @@ def failure(task: TrainTask, error: Exception) -> Failure:
 
 
 class PastStates:
-    """The clients' own batch-norm layers by round: a model of an earlier round is tested with those of its time."""
+    """What clients keep for evaluations, by round: a model of an earlier round is tested with what was kept then."""
 
     ROUNDS = 1_000_000
 
@@ -85,7 +85,7 @@ class PastStates:
 
     def put(self, client: int, round: int, state: State) -> None:
         """Remember what of a client's state its evaluation depends on."""
-        kept = {name: tensor for name, tensor in state.items() if name.startswith(BATCH_NORM)}
+        kept = {name: tensor for name, tensor in state.items() if name.startswith(TO_EVALUATE)}
         if kept:
             self.files.put(client * self.ROUNDS + round, round, kept)
 

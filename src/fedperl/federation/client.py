@@ -15,6 +15,7 @@ from fedperl.data.store import Images, Store
 from fedperl.errors import ConfigError, DataError
 from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_fully, group_names
 from fedperl.evaluate.classification import Labels, Probabilities
+from fedperl.federation.aggregate import fedavg, running_mean
 from fedperl.federation.members import member_of
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
 from fedperl.learn.accounting import count_of, library
@@ -32,9 +33,14 @@ from fedperl.peers.committee import peer_state
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
 
-BATCH_NORM, HELD, MEMORY, TEACHER = "batch_norm.", "held.", "memory.", "teacher."
-"""What a client keeps, by the start of its names: its batch-norm layers, its last model, its objective's own, its
-teacher."""
+BATCH_NORM, HELD, MEMORY, OWN, TEACHER = "batch_norm.", "held.", "memory.", "own.", "teacher."
+"""What a client keeps, by the start of its names: its batch-norm layers, its last model, its objective's own, the
+running mean of its models, its teacher."""
+OWN_COUNT = "own_count"
+"""Of how many models that mean is."""
+OWN_DECAY = 0.9
+TO_EVALUATE = (BATCH_NORM, OWN)
+"""What of it evaluations depend on."""
 LEAST_IMAGES = 2
 """Labelled images behind a row of a relation matrix that is sent."""
 RECALIBRATION = 256
@@ -54,6 +60,7 @@ class Workspace:
         """
         self._config, self._classes, self._finish = config, classes, finish
         self.net = self._build()
+        self.orientations = config.model.orientations
         self._peers: list[nn.Module] = []
         self._teacher: nn.Module | None = None
 
@@ -85,6 +92,10 @@ class Workspace:
     def _build(self) -> nn.Module:
         net = self._finish(self.decomposed(self.plain())).to(self._config.device)
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return what the network says of images, (n, classes), as a trained one is asked."""
+        return predict(self.net, images, orientations=self.orientations)
 
     def peers(self, states: list[State]) -> list[nn.Module]:
         """Return networks in eval mode that hold the states."""
@@ -125,6 +136,7 @@ class Client:
         step: Tensor | None = None,
         rounds_per_step: int = 1,
         private: Private | None = None,
+        own_share: float = 0.0,
     ) -> None:
         """Hold the images.
 
@@ -132,6 +144,7 @@ class Client:
             class_weights: of its labelled images; they weigh its evaluation loss too.
             step: when each unlabelled image arrives, where they stream in; each piece stays `rounds_per_step` rounds.
             private: makes its rounds differentially private, whatever a task says.
+            own_share: of the mean of its own models in the one that it evaluates.
         """
         self.number = number
         self.class_weights = class_weights
@@ -140,6 +153,7 @@ class Client:
         self.evaluation = evaluation
         self.work = work
         self.private = private
+        self.own_share = own_share
 
     def train(self, task: TrainTask, state: State) -> tuple[Update, State]:
         """Return the update of one local round and the state to keep."""
@@ -188,6 +202,8 @@ class Client:
             kept |= with_prefix({name: trained[name] for name in sorted(names)}, BATCH_NORM)
         if settings.sparse:
             kept |= {HELD + name: tensor for name, tensor in trained.items()}  # what is sent; nobody changes it
+        if self.own_share:
+            kept |= _own_mean(state, trained)
         relation = None if result.relation is None else _guarded(result.relation, data)
         return Update(task.run, task.round, self.number, trained, numbers, relation), kept
 
@@ -235,13 +251,13 @@ class Client:
     def evaluate(
         self, task: EvaluateTask, state: State | None = None, predicted: Probabilities | None = None
     ) -> Evaluation:
-        """Return the allowed numbers of the model, with the batch norm it keeps, on its own images of one part.
+        """Return the allowed numbers of the model, with what it keeps for that, on its own images of one part.
 
         Args:
             predicted: what the model says of them, where that is known already; not with `task.full`.
         """
         if predicted is None:
-            load_into(self.work.net, task.model.state | part_of(state or {}, BATCH_NORM))
+            load_into(self.work.net, as_used(task.model.state, state or {}, self.own_share))
             truth, probabilities = self._predictions(task.part)
         else:
             truth, probabilities = self.evaluation[task.part].labels.cpu().numpy(), predicted
@@ -255,7 +271,7 @@ class Client:
     def _predictions(self, part: str) -> tuple[Labels, Probabilities]:
         """Return the truth and what the network at hand says of one part."""
         data = self.evaluation[part]
-        return data.labels.cpu().numpy(), predict(self.work.net, data.images).cpu().numpy()
+        return data.labels.cpu().numpy(), self.work.predict(data.images).cpu().numpy()
 
     def _described(self, part: str, truth: Labels, probabilities: Probabilities) -> Description:
         """Return all that may be told; of test images also with the temperature of the validation images."""
@@ -270,6 +286,20 @@ class Client:
             return None
         kept = part_of(state, TEACHER) if source == "ema" else {}
         return work.teacher(kept or start)
+
+
+def as_used(model: State, kept: State, own_share: float) -> State:
+    """Return a global model as the client that kept this uses it: with its batch-norm layers, or mixed with its own."""
+    own = moved(part_of(kept, OWN), next(iter(model.values())).device)
+    mixed = fedavg([model, own], [1 - own_share, own_share]) if own else model
+    return mixed | part_of(kept, BATCH_NORM)
+
+
+def _own_mean(state: State, trained: State) -> State:
+    """Return the running mean of a client's models with the last one in it, and of how many it is."""
+    count = int(state.get(OWN_COUNT, torch.tensor(0))) + 1
+    mean = trained if count == 1 else running_mean(part_of(state, OWN), trained, OWN_DECAY, count)
+    return with_prefix(mean, OWN) | {OWN_COUNT: torch.tensor(count)}
 
 
 def _guarded(relation: Tensor, data: LocalImages) -> Tensor:
@@ -311,6 +341,7 @@ def client_of_store(
         torch.from_numpy(part.step).to(images.device) if streams else None,
         config.federation.rounds_per_step,
         _private(number, store, config, training, counts) if config.dp.unit != "none" else None,
+        config.federation.own_share,
     )
 
 

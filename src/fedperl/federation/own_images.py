@@ -63,7 +63,7 @@ class OwnImages:
 
     def _predictions(self, state: State, part: str) -> tuple[Labels, Probabilities]:
         load_into(self.work.net, state)
-        probabilities = predict(self.work.net, self.parts[part].images).cpu().numpy()
+        probabilities = self.work.predict(self.parts[part].images).cpu().numpy()
         return self.parts[part].labels.cpu().numpy(), probabilities
 
     def teach(self, state: State, round: int) -> State:

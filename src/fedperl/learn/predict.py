@@ -9,22 +9,40 @@ from fedperl.data.views import to_float
 from fedperl.learn.local_images import sent
 
 
-def predict(net: nn.Module, images: Tensor, *, batch: int = 256) -> Tensor:
-    """Return (n, classes) probabilities of uint8 images (n, 3, h, w), on the network's device."""
-    return _predicted(net, torch.split(images, batch))
+def predict(net: nn.Module, images: Tensor, *, batch: int = 256, orientations: int = 1) -> Tensor:
+    """Return (n, classes) probabilities of uint8 images (n, 3, h, w), on the network's device.
+
+    Args:
+        orientations: in how many each image is shown; the probabilities are their mean.
+    """
+    return _predicted(net, torch.split(images, batch), orientations)
 
 
-def predict_parts(net: nn.Module, parts: Sequence[Tensor], *, batch: int = 256) -> list[Tensor]:
+def predict_parts(net: nn.Module, parts: Sequence[Tensor], *, batch: int = 256, orientations: int = 1) -> list[Tensor]:
     """Return the probabilities of several parties' images; all batches are full but the last, whoever's they are."""
-    return list(torch.split(_predicted(net, _filled(parts, batch)), [len(part) for part in parts]))
+    return list(torch.split(_predicted(net, _filled(parts, batch), orientations), [len(part) for part in parts]))
+
+
+def oriented(images: Tensor, count: int) -> list[Tensor]:
+    """Return square images (..., h, w) as they are, and mirrored, upside down, both, and all four with axes swapped.
+
+    Args:
+        count: how many of these eight, the first ones: 1, 2, 4 or 8.
+    """
+    upright = [images, images.flip(-1), images.flip(-2), images.flip(-1, -2)] if count > 1 else [images]
+    return (upright + [one.transpose(-1, -2) for one in upright])[:count]
 
 
 @torch.no_grad()
-def _predicted(net: nn.Module, chunks: Iterable[Tensor]) -> Tensor:
+def _predicted(net: nn.Module, chunks: Iterable[Tensor], orientations: int) -> Tensor:
     mode = net.training
     net.eval()
     device = next(net.parameters()).device
-    found = [torch.softmax(net(_last(to_float(sent(chunk, device)))).float(), dim=1) for chunk in chunks]
+    found = []
+    for chunk in chunks:
+        views = oriented(to_float(sent(chunk, device)), orientations)
+        said = [torch.softmax(net(_last(view)).float(), dim=1) for view in views]
+        found.append(said[0] if len(said) == 1 else torch.stack(said).mean(0))
     net.train(mode)
     return torch.cat(found)
 

@@ -78,10 +78,11 @@ def validation_sums(predictor: Predictor) -> tuple[tuple[str, ...], BinnedSums]:
         )
     folder = RunFolder(predictor.run)
     own = re.fullmatch(r"client_(\d+)_(best|last)", predictor.name)
-    if own is None and folder.read_config().federation.batch_norm == "local":
+    personal = folder.read_config().federation.personal
+    if own is None and personal:
         raise RunError(
-            f"{predictor.path}: with federation.batch_norm = 'local' every client validated this model with batch-norm "
-            "layers of its own, which the file does not have; wanted a client_K_best model, or --threshold"
+            f"{predictor.path}: every client validated this model with {personal}, which the file does not have; "
+            "wanted a client_K_best model, or --threshold"
         )
     choice = predictor.name if own is None else "per_client_best" if own[2] == "best" else "last"
     counted, where = read_counts(folder, len(predictor.classes)), folder.path / "curves.json"

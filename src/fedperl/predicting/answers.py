@@ -16,7 +16,6 @@ from fedperl.errors import DataError, RunError
 from fedperl.evaluate.classification import Floats
 from fedperl.evaluate.malignancy import THRESHOLD, malignant_score
 from fedperl.files import write_durably
-from fedperl.learn.predict import predict
 from fedperl.predicting.abstaining import Abstention
 from fedperl.predicting.images import FORMULA, Entry, read_image, shown
 from fedperl.predicting.model import Predictor
@@ -105,7 +104,7 @@ def _predicted(
 
 def _probabilities(predictor: Predictor, pixels: Sequence[Images]) -> Floats:
     images = torch.from_numpy(np.stack(pixels))
-    probabilities: Floats = predict(predictor.net, images, batch=len(images)).cpu().numpy().astype(np.float64)
+    probabilities: Floats = predictor.ask(images).cpu().numpy().astype(np.float64)
     if not np.isfinite(probabilities).all():
         raise RunError(f"{predictor.path}: gives probabilities that are not finite")
     return probabilities

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
 from fedperl.config import explain
 from fedperl.data.packed import Fit
@@ -18,6 +18,7 @@ from fedperl.evaluate.malignancy import malignant_classes
 from fedperl.evaluate.ranking import Mask
 from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.nets import build_net
+from fedperl.learn.predict import predict
 from fedperl.learn.weights import load_model, read_metadata
 from fedperl.settings import Data, Model
 
@@ -34,6 +35,12 @@ class Predictor:
     round: int
     run: Path | None
     """The folder of the run that trained it, where the file still lies in one."""
+    orientations: int = 1
+    """In how many it is to be shown an image."""
+
+    def ask(self, images: Tensor) -> Tensor:
+        """Return its probabilities (n, classes) of uint8 images (n, 3, h, w)."""
+        return predict(self.net, images, orientations=self.orientations)
 
     @property
     def name(self) -> str:
@@ -66,7 +73,12 @@ def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu")
         classes, round = _class_names(about["classes"]), int(about["round"])
         size = Data(size=int(about["size"])).size
         settings = Model.model_validate(
-            {"net": about["net"], "input_scale": about["input"], "norm": about.get("norm", "batch")}
+            {
+                "net": about["net"],
+                "input_scale": about["input"],
+                "norm": about.get("norm", "batch"),
+                "orientations": int(about.get("orientations", 1)),
+            }
         )
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         found = explain(error) if isinstance(error, ValidationError) else repr(error)
@@ -77,7 +89,7 @@ def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu")
     load_model(net, path, settings.net)
     folder = path.resolve().parent
     run = folder.parent if folder.name == "models" and (folder.parent / "config.toml").is_file() else None
-    return Predictor(path, net.to(device), settings.net, classes, size, round, run)
+    return Predictor(path, net.to(device), settings.net, classes, size, round, run, settings.orientations)
 
 
 def _file_of(model: Path, name: str | None) -> Path:

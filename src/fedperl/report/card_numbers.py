@@ -123,10 +123,10 @@ def _chosen_on(config: Config, validation: Mapping[str, BinnedSums]) -> str:
             "the validation images of all clients together, each with its own model; `fedperl predict --risk` takes "
             "those of the client whose model it is given, and no others."
         )
-    if config.federation.batch_norm == "local":
+    if personal := config.federation.personal:
         return (
-            "the validation images of all clients together, each with batch-norm layers of its own; `fedperl predict "
-            "--risk` knows thresholds of `client_K_best` models alone."
+            f"the validation images of all clients together, each with {personal}; `fedperl predict --risk` knows "
+            "thresholds of `client_K_best` models alone."
         )
     server_alone = set(validation) == {"server"}
     whose = "the server's validation images" if server_alone else "the validation images of all clients together"

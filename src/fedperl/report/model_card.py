@@ -121,6 +121,8 @@ def _models(config: Config, results: Mapping[str, Any], main: str) -> list[str]:
         note += " A round's model is the running mean of those up to it, from which no client has trained."
     if config.federation.batch_norm == "local":
         note += " Each client is tested with batch-norm layers of its own; the files of all clients have averaged ones."
+    elif personal := config.federation.personal:
+        note += f" Each client is tested with {personal}, as in `client_K_best`; the files of all clients have none."
     return ["## The models", "", *table(header, rows, text=2), "", note]
 
 
@@ -131,7 +133,8 @@ def _method(config: Config, results: Mapping[str, Any]) -> list[str]:
         [
             "network",
             f"{config.model.net}, {config.data.size} px, input {config.model.input_scale}"
-            + (", group norm" if config.model.norm == "group" else ""),
+            + (", group norm" if config.model.norm == "group" else "")
+            + (f", asked in {n} orientations" if (n := config.model.orientations) > 1 else ""),
         ],
         ["starting weights", _weights(config.model.weights)],
         ["objective", _objective(config)],

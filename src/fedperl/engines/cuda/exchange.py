@@ -145,7 +145,7 @@ class CudaExchange(LocalExchange):
             work = self.clients[tasks[0].client].work
             load_into(work.net, tasks[0].model.state)
             images = [self.clients[task.client].evaluation[task.part].images for task in tasks]
-            predicted = [part.cpu() for part in predict_parts(work.net, images)]
+            predicted = [part.cpu() for part in predict_parts(work.net, images, orientations=work.orientations)]
         for task, probabilities in zip(tasks, predicted, strict=True):
             yield self.evaluated(task, {}, probabilities.numpy())
 

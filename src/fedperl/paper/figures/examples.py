@@ -11,7 +11,6 @@ import torch
 from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError, RunError
-from fedperl.learn.predict import predict
 from fedperl.opening import check_device
 from fedperl.paper.content import NONE, FigureContent, Row, TableContent
 from fedperl.paper.figures.style import GREY, WIDTH, drawn, new_figure, place
@@ -121,7 +120,7 @@ def _probabilities(run: Trained, client: int, store: Store, rows: Indices) -> np
     predictor = open_predictor(run.first.folder, name, device=_device(run))
     if predictor.classes != store.classes:
         raise RunError(f"{predictor.path}: its classes are not those of the images of {OURS}")
-    return predict(predictor.net, torch.from_numpy(store.pixels(rows))).cpu().numpy().astype(np.float64)
+    return predictor.ask(torch.from_numpy(store.pixels(rows))).cpu().numpy().astype(np.float64)
 
 
 def _device(run: Trained) -> str:

@@ -1,0 +1,44 @@
+"""What a trained network says of images: batch by batch, in one orientation or as the mean of several."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedperl.learn.nets import build_net
+from fedperl.learn.predict import oriented, predict, predict_parts
+
+
+def dihedral(image: np.ndarray) -> list[np.ndarray]:
+    """An image (3, h, w) in the eight orientations of a square, by quarter turns of it and of its mirror image."""
+    return [np.rot90(one, turns, (1, 2)) for one in (image, image[:, :, ::-1]) for turns in range(4)]
+
+
+def test_eight_orientations_are_those_of_a_square() -> None:
+    image = torch.arange(3 * 5 * 5).view(3, 5, 5)
+    found = {one.numpy().tobytes() for one in (view.contiguous() for view in oriented(image, 8))}
+    assert found == {np.ascontiguousarray(one).tobytes() for one in dihedral(image.numpy())}
+    assert len(found) == 8
+    assert [torch.equal(oriented(image, count)[0], image) for count in (1, 2, 4, 8)] == [True] * 4
+    assert torch.equal(oriented(image, 2)[1], image.flip(2))  # a mirror, for images with an up and a down
+    upright = {one.contiguous().numpy().tobytes() for one in oriented(image, 4)}
+    assert upright == {
+        one.contiguous().numpy().tobytes() for one in (image, image.flip(1), image.flip(2), image.flip(1, 2))
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_the_answer_is_the_mean_over_orientations(count: int) -> None:
+    net = build_net("small_cnn", 4, seed=3)
+    images = torch.randint(0, 256, (11, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    naive = []
+    for image in images:
+        views = [view.contiguous() for view in oriented(image, count)]
+        naive.append(np.mean([predict(net, view[None])[0].numpy() for view in views], axis=0))
+    found = predict(net, images, batch=4, orientations=count)
+    assert np.allclose(found.numpy(), naive, atol=1e-6)
+    assert torch.allclose(found.sum(1), torch.ones(11))
+    parts = predict_parts(net, [images[:3], images[3:3], images[3:]], batch=4, orientations=count)
+    assert [len(part) for part in parts] == [3, 0, 8]
+    assert torch.allclose(torch.cat(parts), found, atol=1e-6)
+    turned = predict(net, images.transpose(-1, -2).contiguous(), orientations=count)
+    assert torch.allclose(turned, found, atol=1e-6) == (count == 8)  # then an image's orientation means nothing
