@@ -2,9 +2,9 @@
 
     python bench/plus.py alone [--workers 12] [--device cuda] [--seeds 11 12] [--rows ...]
 
-`alone` is each option by itself on top of FedPerl; `small` is a first look at some of them with a small network, on
-two cores of a machine without a GPU (--device cpu --workers 2). A run becomes a line of docs/results/plus/SET.jsonl
-(bench/side_by_side.py) as those of bench/skin.py do.
+`alone` is each option by itself on top of FedPerl, and some of them together; `small` is a first look at some of them
+with a small network, on two cores of a machine without a GPU (--device cpu --workers 2). A run becomes a line of
+docs/results/plus/SET.jsonl (bench/side_by_side.py) as those of bench/skin.py do.
 """
 
 from pathlib import Path

@@ -177,7 +177,7 @@ LABELS = (
     "labels of these classes are right."
 )
 HEADS = {
-    "alone": "Each option alone, on validation images",
+    "alone": "Each option alone, and some together, on validation images",
     "small": "A first look: a small network at 48 px, 150 rounds",
 }
 NOTES = {
