@@ -174,7 +174,7 @@ def pages() -> dict[Path, str]:
 LABELS = (
     f"What the last model's labels of the unlabelled images are worth, of the images themselves, without peers: the "
     f"share above tau and how many of those are right; the same of images of {', '.join(RARE)}; and how many of the "
-    "labels of these classes are right."
+    "labels of these classes are right. Where a running mean is handed out, the last model is that mean."
 )
 HEADS = {
     "alone": "Each option alone, and some together, on validation images",

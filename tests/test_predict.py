@@ -537,5 +537,12 @@ def test_batches_and_progress_over_many_files(run: Path, tmp_path: Path) -> None
     assert seen == [(64, 151), (128, 151), (151, 151)]
     assert len({one.confidence for one in found[:64]}) == 1
     assert found[-1].error == "No such file or directory"
+    turning = dataclasses.replace(predictor, orientations=8)
+    shown = torch.from_numpy(read_image(tmp_path / "photos" / "0.png", predictor.size, "crop"))[None]
+    turned = [torch.rot90(way, turns, (2, 3)) for way in (shown, shown.flip(3)) for turns in range(4)]
+    mean = torch.stack([predict(predictor.net, view.contiguous()) for view in turned]).mean(0)
+    (told,) = predict_images(turning, entries[:1])
+    assert told.confidence == pytest.approx(float(mean.max()), abs=1e-4)
+    assert told.confidence != pytest.approx(found[0].confidence, abs=1e-4)
     alone = predict_images(predictor, entries[:1], batch=1)
     assert alone[0].confidence == pytest.approx(found[100].confidence, abs=1e-6)

@@ -31,8 +31,10 @@ from fedperl.federation.own_images import OwnImages
 from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
+from fedperl.learn.predict import predict
 from fedperl.learn.state import State, load_into, state_of
 from fedperl.learn.weights import load_model, read_metadata, write_weights
+from fedperl.predicting import open_predictor
 from fedperl.pretraining import Pretraining, pretrain
 from fedperl.report.tables import evaluation_tables
 from fedperl.settings import Partitioning, Scenario
@@ -184,6 +186,21 @@ def test_without_a_client(tmp_path: Path, hospitals: Store) -> None:
         assert all(8 not in members for members in line["committees"].values())
     with pytest.raises(ConfigError, match="exclude names client 12; there are clients 0 to 9"):
         train(small_config(federation={"exclude": [12]}), tmp_path / "other", store=hospitals)
+
+
+def test_an_unseen_clients_images_are_shown_in_the_models_orientations(tmp_path: Path, hospitals: Store) -> None:
+    train(small_config(model={"orientations": 4}), tmp_path / "run", store=hospitals)
+    unseen = unseen_hospital(size=16, images=60)
+    found = evaluate(tmp_path / "run", unseen)
+    net = open_predictor(tmp_path / "run").net
+    images = torch.from_numpy(unseen.images)
+    turned = [images, images.flip(2), images.flip(3), images.flip(2, 3)]
+    mean = torch.stack([predict(net, view.contiguous()) for view in turned]).mean(0).numpy()
+    sick = np.array([name in ("MEL", "BCC", "AK", "SCC") for name in hospitals.classes])
+    for probabilities, same in ((mean, True), (predict(net, images).numpy(), False)):
+        score = probabilities[:, sick].sum(axis=1, dtype=np.float64)
+        nll = -np.mean(np.log(np.where(unseen.manifest.label == 1, score, 1 - score)))
+        assert (found["calibration"]["malignancy"]["nll"] == pytest.approx(nll, rel=1e-5)) == same
 
 
 def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:

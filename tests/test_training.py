@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -448,6 +449,42 @@ def test_a_client_uses_the_global_model_and_a_share_of_its_own(
             train(config, tmp_path / f"cut {cut}", store=store, watchers=[stop_at(cut)])
         train(config, tmp_path / f"cut {cut}", store=store, resume=True)
         assert artefacts(tmp_path / f"cut {cut}") == artefacts(tmp_path / "whole")
+
+
+def test_a_model_that_diverged_once_does_not_stay_in_a_clients_own(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses it, and the run goes on."""
+    as_ever, spoilt = Client.train_steps, list[int]()
+
+    def keeping(self: Client, task: Any, *args: Any) -> Any:
+        if task.round == 3 and not spoilt:
+            spoilt.append(self.number)
+            monkeypatch.setattr("fedperl.federation.client.state_of", lambda net: spoil(state_of(net)))
+        result = yield from as_ever(self, task, *args)
+        monkeypatch.setattr("fedperl.federation.client.state_of", state_of)
+        return result
+
+    def spoil(state: State) -> State:
+        return {name: torch.full_like(t, torch.nan) if t.is_floating_point() else t for name, t in state.items()}
+
+    monkeypatch.setattr(Client, "train_steps", keeping)
+    config = small_config(federation={"own_share": 0.5, "rounds": 6, "quorum": 1}, privacy="research")
+    results = train(config, tmp_path / "run", store=store)
+    assert len(spoilt) == results["totals"]["rejected"] == 1
+    for file in (tmp_path / "run" / "models").glob("*.safetensors"):
+        assert all(tensor.isfinite().all() for tensor in load_file(file).values())
+
+
+def test_a_share_of_its_own_is_for_clients_that_test(tmp_path: Path, store: Store) -> None:
+    every, nobody = store.partition, np.array([], dtype=np.int64)
+    rows = {part: np.concatenate([getattr(one, part) for one in every.clients]) for part in ("validation", "test")}
+    clients = tuple(dataclasses.replace(one, validation=nobody, test=nobody) for one in every.clients)
+    server = dataclasses.replace(every.server, **rows)
+    dealt = store.dealt(dataclasses.replace(every, clients=clients, server=server))
+    with pytest.raises(ConfigError, match="own_share = 0.5 is for models that clients test; here the server alone"):
+        train(small_config(federation={"own_share": 0.5}), tmp_path / "run", store=dealt)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_is_asked_in_as_many_orientations_everywhere(tmp_path: Path, store: Store) -> None:

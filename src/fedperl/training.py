@@ -222,6 +222,11 @@ def _check(config: Config, store: Store) -> None:
         raise ConfigError(
             f"federation.organisations names client {min(strangers)}; there are {len(store.partition.clients)} clients"
         )
+    if config.federation.own_share and not any(len(client.validation) or len(client.test) for _, client in parts):
+        raise ConfigError(
+            f"federation.own_share = {config.federation.own_share:g} is for models that clients test; here the server "
+            "alone has images for that; wanted 0"
+        )
     few = config.scenario.labels == "few_clients"
     if few and (out := [n for n in config.scenario.labelled_clients if n in config.federation.exclude]):
         raise ConfigError(f"scenario.labelled_clients names client {out[0]}, which federation.exclude leaves out")

@@ -14,7 +14,7 @@ from fedperl.engines.local import PastStates
 from fedperl.errors import DataError
 from fedperl.evaluate import confusion_matrix, describe_scaled, fit_temperature
 from fedperl.evaluate.classification import Labels, Probabilities
-from fedperl.federation.client import BATCH_NORM, HELD, Client, Workspace, client_of_store
+from fedperl.federation.client import BATCH_NORM, HELD, Client, Workspace, as_used, client_of_store, own_mean
 from fedperl.federation.messages import EVALUATION_NUMBERS, EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.state_files import StateFiles
@@ -168,8 +168,33 @@ def test_a_model_is_tested_with_the_batch_norm_of_its_time(tmp_path: Path) -> No
 
     assert [at(round) for round in (1, 2, 4, 5, 8, 9, 50)] == [None, 2, 2, 5, 5, 9, 9]
     assert past.at(4, 9) == {}
-    past.keep({6})
+    past.keep({6}, {3: 3, 4: 5})
+    assert [at(round) for round in (2, 6, 9)] == [2, 5, 9]
+    past.keep({6}, {4: 5})  # of another client's best model nothing is needed
     assert [at(round) for round in (2, 6, 9)] == [None, 5, 9]
+
+
+def test_the_mean_of_a_clients_own_models_is_plain_then_running() -> None:
+    generator = torch.Generator().manual_seed(1)
+    kept: State = {}
+    naive, count = torch.zeros(3, dtype=torch.float64), 0
+    for n in range(40):
+        trained = {"w": torch.randn(3, generator=generator), "n": torch.tensor(n)}
+        if n in (0, 7, 25):  # diverged
+            trained["w"][1] = float("nan") if n else float("inf")
+        else:
+            count += 1
+            share = max(1 / count, 0.1)
+            naive = (1 - share) * naive + share * trained["w"].double()
+        kept = own_mean(kept, trained)
+        if count:
+            assert torch.allclose(kept["own.w"].double(), naive, atol=1e-6)
+            used = as_used({"w": torch.ones(3), "n": torch.tensor(99)}, kept, 0.25)
+            assert torch.allclose(used["w"].double(), 0.75 + 0.25 * naive, atol=1e-6)
+            assert int(used["n"]) == 99
+        else:
+            assert as_used({"w": torch.ones(3)}, kept, 0.25)["w"].tolist() == [1, 1, 1]
+    assert count == 37
 
 
 def test_sparse_exchange_keeps_what_hardly_moved() -> None:
@@ -349,3 +374,12 @@ def test_the_servers_own_test_images_are_described_alike() -> None:
     wanted = describe_scaled(*predicted(store, validation), *predicted(store, rows))
     assert {name: found["with"].numbers[name] for name in wanted} == pytest.approx(wanted, rel=1e-3)
     assert found["without"].numbers.keys() == found["with"].numbers.keys() - wanted.keys()
+    turning = small_config(model={"orientations": 2})
+    told = OwnImages(turning, dealt, Workspace(turning, 3)).evaluate_fully(model(1), "test").numbers["nll"]
+    net, images = build_net("small_cnn", 3, seed=9), torch.from_numpy(store.images[rows])
+    load_into(net, model(1))
+    both = [predict(net, view.contiguous()) for view in (images, images.flip(3))]
+    truth = torch.from_numpy(store.manifest.label[rows])
+    nll = torch.nn.functional.nll_loss(torch.stack(both).mean(0).log(), truth)
+    assert told == pytest.approx(float(nll), rel=1e-4)
+    assert found["without"].numbers["nll"] != pytest.approx(float(nll), rel=1e-4)

@@ -30,7 +30,7 @@ from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, 
 from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS
-from fedperl.federation.client import BATCH_NORM, OWN, Workspace, client_of_store
+from fedperl.federation.client import BATCH_NORM, Workspace, client_of_store
 from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.wire import (
     Parcel,
@@ -293,15 +293,12 @@ def test_a_site_refuses_tasks_of_others(tmp_path: Path) -> None:
         as_client(small_store(), 2)
 
 
-@pytest.mark.parametrize(("own", "prefix"), [({"batch_norm": "local"}, BATCH_NORM), ({"own_share": 0.5}, OWN)])
-def test_a_reported_model_is_tested_with_what_the_site_kept_then(
-    tmp_path: Path, own: dict[str, Any], prefix: str
-) -> None:
-    site = site_of(tmp_path, federation=own)
+def test_a_reported_model_is_tested_with_the_batch_norm_of_its_time(tmp_path: Path) -> None:
+    site = site_of(tmp_path, method="fedperl_local_norm")
     site.train(train_parcel(asked(site, 1)), HERE)
     then = evaluation_of(site, after=1)
     assert then != evaluation_of(site, after=0)
-    assert any(name.startswith(prefix) for name in KeptStates(tmp_path / "abc123").after(1))
+    assert any(name.startswith(BATCH_NORM) for name in KeptStates(tmp_path / "abc123").after(1))
     for round in range(2, 7):
         site.train(train_parcel(asked(site, round)), replace(HERE, after=round - 1))
     assert evaluation_of(site, after=1) == then
@@ -465,6 +462,7 @@ def test_all_that_is_refused_is_still_there() -> None:
         ),
         ("[peers]\nanonymize = false", "peers.anonymize = false sends one client's model to another"),
         ('device = "cuda"', "device = 'cuda': the server only averages; wanted 'cpu'"),
+        ("[federation]\nown_share = 0.5", "federation.own_share = 0.5: a site cannot yet hand out the mixture"),
         ('privacy = "research"', "privacy = 'research': not for real patients"),
         ("[peers]\nsnapshot = false", "peers.snapshot = false: a client could be sent a peer of models"),
         (

@@ -64,9 +64,9 @@ class LocalExchange:
                     f"{error}; a run that diverges wants a smaller optimizer.lr"
                 ) from None
 
-    def keep(self, rounds: set[int]) -> None:
-        """Forget what clients kept for models of other rounds than these and the latest."""
-        self.past.keep(rounds)
+    def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
+        """Forget what clients kept for models of other rounds than these, their own best and the latest."""
+        self.past.keep(rounds, best)
 
 
 def failure(task: TrainTask, error: Exception) -> Failure:
@@ -94,11 +94,11 @@ class PastStates:
         rounds = [made for made in self._rounds().get(client, []) if made <= round]
         return self.files.get(client * self.ROUNDS + max(rounds)) if rounds else {}
 
-    def keep(self, rounds: set[int]) -> None:
-        """Forget all that no model of these rounds is tested with; the latest stays."""
+    def keep(self, rounds: set[int], best: Mapping[int, int] | None = None) -> None:
+        """Forget all that no model of these rounds is tested with, nor each client's of its own; the latest stays."""
         needed = set()
         for client, made in self._rounds().items():
-            for round in rounds | {max(made)}:
+            for round in rounds | {max(made)} | ({best[client]} if best and client in best else set()):
                 earlier = [one for one in made if one <= round]
                 needed |= {client * self.ROUNDS + max(earlier)} if earlier else set()
         self.files.keep_only(needed)

@@ -27,7 +27,7 @@ from fedperl.learn.predict import predict
 from fedperl.learn.private import Private, private_steps
 from fedperl.learn.recalibrate import recalibrate
 from fedperl.learn.sparse import sparsify
-from fedperl.learn.state import State, batch_norm_names, load_into, moved, part_of, state_of, with_prefix
+from fedperl.learn.state import State, as_one, batch_norm_names, load_into, moved, part_of, state_of, with_prefix
 from fedperl.learn.steps import EagerSteps, MakeSteps
 from fedperl.peers.committee import peer_state
 from fedperl.seeds import seed_for
@@ -203,7 +203,7 @@ class Client:
         if settings.sparse:
             kept |= {HELD + name: tensor for name, tensor in trained.items()}  # what is sent; nobody changes it
         if self.own_share:
-            kept |= _own_mean(state, trained)
+            kept |= own_mean(state, trained)
         relation = None if result.relation is None else _guarded(result.relation, data)
         return Update(task.run, task.round, self.number, trained, numbers, relation), kept
 
@@ -295,11 +295,18 @@ def as_used(model: State, kept: State, own_share: float) -> State:
     return mixed | part_of(kept, BATCH_NORM)
 
 
-def _own_mean(state: State, trained: State) -> State:
-    """Return the running mean of a client's models with the last one in it, and of how many it is."""
-    count = int(state.get(OWN_COUNT, torch.tensor(0))) + 1
-    mean = trained if count == 1 else running_mean(part_of(state, OWN), trained, OWN_DECAY, count)
-    return with_prefix(mean, OWN) | {OWN_COUNT: torch.tensor(count)}
+def own_mean(state: State, trained: State) -> State:
+    """Return the running mean of a client's models with the last one in it, and of how many it is.
+
+    A model that diverged, which the server will refuse, is left out: it would stay in the mean for good.
+    """
+    before, count = part_of(state, OWN), int(state.get(OWN_COUNT, torch.tensor(0)))
+    joined, _ = as_one([{name: tensor for name, tensor in trained.items() if tensor.is_floating_point()}])
+    if all(bool(tensor.isfinite().all()) for tensor in joined[0].values()):
+        count += 1
+        device = next(iter(trained.values())).device
+        before = trained if count == 1 else running_mean(moved(before, device), trained, OWN_DECAY, count)
+    return with_prefix(before, OWN) | {OWN_COUNT: torch.tensor(count)}
 
 
 def _guarded(relation: Tensor, data: LocalImages) -> Tensor:

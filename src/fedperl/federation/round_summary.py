@@ -15,7 +15,7 @@ class RoundSummary:
     kept: dict[int, int] = field(default_factory=dict)
     """How many peers the policy kept for each client; empty in rounds without peers."""
     similarity: dict[int, list[float]] = field(default_factory=dict)
-    """Of each client's T candidates, before the policy; empty where they are drawn at random."""
+    """Of each client's T candidates, before the policy; empty where nothing compares them."""
     swapped: dict[int, int] = field(default_factory=dict)
     """How many of those the auditor left out or replaced, where it did."""
     accepted: list[int] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """The rounds of a run, whatever carries the messages: plan, train, absorb, validate, record, commit."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -28,8 +28,13 @@ class Exchange(Protocol):
     left: set[int]
     """Clients that have withdrawn: their models are to be forgotten."""
 
-    def keep(self, rounds: set[int]) -> None:
-        """Let clients forget what belongs to models of other rounds: those are never asked for again."""
+    def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
+        """Let clients forget what belongs to models of other rounds: those are never asked for again.
+
+        Args:
+            rounds: of models that all may be asked for.
+            best: of the one that a client alone may be asked for.
+        """
         ...
 
 
@@ -214,9 +219,11 @@ class Rounds:
             if shown is not current:
                 models.put(UNAVERAGED, current.round, current.state)
         before = self.server.predecessor
-        needed = self.selection.rounds() | {current.round} | (set() if before is None else {before.round})
-        models.keep_only(needed | {UNAVERAGED})
-        self.exchange.keep(needed)
+        shared = {current.round} | (set() if before is None else {before.round})
+        models.keep_only(self.selection.rounds() | shared | {UNAVERAGED})
+        best = {key: round for key, (_, round) in self.selection.best.items()}
+        of_clients = {int(key): best.pop(key) for key in list(best) if key.isdecimal()}
+        self.exchange.keep(shared | set(best.values()), of_clients)
 
     def _commit(self) -> None:
         self.folder.commit(

@@ -29,8 +29,12 @@ def oriented(images: Tensor, count: int) -> list[Tensor]:
     Args:
         count: how many of these eight, the first ones: 1, 2, 4 or 8.
     """
-    upright = [images, images.flip(-1), images.flip(-2), images.flip(-1, -2)] if count > 1 else [images]
-    return (upright + [one.transpose(-1, -2) for one in upright])[:count]
+    found = [images]
+    if count > 1:
+        found += [images.flip(-1)]
+    if count > 2:
+        found += [one.flip(-2) for one in found]
+    return found + ([one.transpose(-1, -2) for one in found] if count > 4 else [])
 
 
 @torch.no_grad()

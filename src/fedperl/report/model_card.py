@@ -122,7 +122,10 @@ def _models(config: Config, results: Mapping[str, Any], main: str) -> list[str]:
     if config.federation.batch_norm == "local":
         note += " Each client is tested with batch-norm layers of its own; the files of all clients have averaged ones."
     elif personal := config.federation.personal:
-        note += f" Each client is tested with {personal}, as in `client_K_best`; the files of all clients have none."
+        note += (
+            f" Each client is tested with {personal}, as in `client_K_best`; the files of all clients have none. "
+            "`client_K_best` is for client K alone: with the global model of its round it tells K's own models."
+        )
     return ["## The models", "", *table(header, rows, text=2), "", note]
 
 

@@ -64,6 +64,20 @@ def test_every_kind_of_method_learns_the_same_as_operation_by_operation(tmp_path
             assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.05)
 
 
+def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> None:
+    """A share of their own models' mean, in eight orientations; more rounds than clients, so that some train again."""
+    more = ["federation.rounds=8", "privacy=research", "checkpoint_every=8"]
+    plain, own = (
+        run(tmp_path / "plain", *more),
+        run(tmp_path / "own", *more, "federation.own_share=0.5", "model.orientations=8"),
+    )
+    for before, after in zip(plain, own, strict=True):
+        assert before["numbers"] == after["numbers"]
+        assert not after["rejected"]
+        assert before["validation"].keys() == after["validation"].keys()
+    assert plain[-1]["validation"] != own[-1]["validation"]
+
+
 @pytest.mark.parametrize("method", ["fedperl", "fedirm", "fedirm_fedperl"])
 def test_efficientnet_learns_about_the_same_as_operation_by_operation(tmp_path: Path, method: str) -> None:
     """With dropout and drop-connect on, whose draws differ."""

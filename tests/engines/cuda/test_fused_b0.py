@@ -473,6 +473,14 @@ def test_kernels_are_tried_beside_monais_network_and_left_out_where_they_differ(
         (["method=lower"], ((16, (True,)), (256, (False,)))),
         (["method=fedirm"], ((16, (True, True, True)), (256, (False,)))),
         (["method=rscfed"], ((16, (True, True)), (256, (False,)))),
+        (
+            ["method=fedirm", "scenario.labels=few_clients"],
+            ((16, (True, True, True)), (16, (True,)), (16, (True, True)), (256, (False,))),
+        ),
+        (
+            ["method=ssfl", "scenario.labels=server"],
+            ((16, (True, False, True)), (16, (True,)), (16, (False, True)), (256, (False,))),
+        ),
         (["method=uda", "federation.unlabelled_batch=8"], ((16, (True,)), (8, (True,)), (256, (False,)))),
     ],
 )

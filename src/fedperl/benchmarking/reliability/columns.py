@@ -114,7 +114,7 @@ class ToyExchange:
         for task in tasks:
             yield Evaluation(task.run, task.round, task.client, task.part, {"accuracy": 0.5})
 
-    def keep(self, rounds: set[int]) -> None:
+    def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
         """Nothing is kept."""
 
 

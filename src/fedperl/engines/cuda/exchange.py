@@ -135,7 +135,8 @@ class CudaExchange(LocalExchange):
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations in the order of the tasks, the images of all clients passing the network together.
 
-        Not where clients keep batch-norm layers of their own, nor where all is asked for that can be told.
+        Not where clients keep batch-norm layers or a share of models of their own, nor where all is asked for that can
+        be told.
         """
         tasks = list(tasks)
         if len({id(task.model) for task in tasks}) != 1 or any(map(self._alone, tasks)):

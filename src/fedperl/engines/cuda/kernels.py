@@ -80,14 +80,16 @@ def _pooling_fast(net: nn.Module) -> nn.Module:
 def pooling_works(device: str) -> bool:
     """Return whether the kernels that pool compile on the device and give what torch's operations give, to the bit."""
     try:
+        from fedperl.engines.cuda.kernels_common import one_compiles
         from fedperl.engines.cuda.kernels_pooled import FastPooled
 
         numbers = torch.randn(3, 24, 8, 12, generator=torch.Generator().manual_seed(1)).round(decimals=1)
         found = []
-        for module in (FastPooled(), PooledReLU()):
-            x = numbers.to(device, torch.bfloat16).contiguous(memory_format=torch.channels_last).requires_grad_()
-            y = module(x)
-            found.append((y.detach(), torch.autograd.grad(y, x, y.detach() + 1)[0]))
+        with one_compiles("pooled"):
+            for module in (FastPooled(), PooledReLU()):
+                x = numbers.to(device, torch.bfloat16).contiguous(memory_format=torch.channels_last).requires_grad_()
+                y = module(x)
+                found.append((y.detach(), torch.autograd.grad(y, x, y.detach() + 1)[0]))
         same = all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
     except torch.OutOfMemoryError:
         raise
@@ -124,9 +126,14 @@ def shapes_of(config: Config) -> Shapes:
         training: list[tuple[int, tuple[bool, ...]]] = [
             (federation.batch, (True, graph, True)) for graph in sorted(graphs)
         ]
+        if config.scenario.labels != "clients":  # labelled views alone, or none of them
+            training += [(federation.batch, (True,)), *((federation.batch, (graph, True)) for graph in sorted(graphs))]
     elif objective.kind in ("fedirm", "mean_teacher") and federation.unlabelled_batch in (None, federation.batch):
         # all that have a gradient in one pass: labelled views, FedIRM two of them, and weak ones
-        training = [(federation.batch, (True,) * (3 if objective.kind == "fedirm" else 2))]
+        views = 3 if objective.kind == "fedirm" else 2
+        training = [(federation.batch, (True,) * views)]
+        if config.scenario.labels != "clients":  # clients with one kind of images alone
+            training += [(federation.batch, (True,) * some) for some in range(1, views)]
     else:
         sizes = [federation.batch] if objective.kind == "supervised" else [federation.batch, _unlabelled(config)]
         training = [(batch, (True,)) for batch in dict.fromkeys(sizes)]

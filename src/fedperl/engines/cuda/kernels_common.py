@@ -9,8 +9,9 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +63,31 @@ def one_compiles(*what: object) -> Iterator[None]:
     Processes that filled it together have been given each other's launchers ("function takes exactly 27 arguments (26
     given)"), and those that wait are not slower: they find there what they would have compiled, too.
     """
-    try:
-        folder = Path(triton.knobs.cache.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "fedperl.lock").open("ab")
-    except OSError:  # Triton will say what is wrong with its folder
+    folder = Path(triton.knobs.cache.dir)
+    about = what, __version__, triton.__version__, torch.__version__, _kernels(), _device()
+    done = folder / f"fedperl-{hashlib.sha256(repr(about).encode()).hexdigest()[:16]}"
+    with ExitStack() as held:
+        if not done.exists():
+            with suppress(OSError):  # of a folder that cannot be used, or has no locks: Triton will say what is wrong
+                folder.mkdir(parents=True, exist_ok=True)
+                file = held.enter_context((folder / "fedperl.lock").open("ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if done.exists():
+                    fcntl.flock(file, fcntl.LOCK_UN)
         yield
-        return
-    done = folder / f"fedperl-{hashlib.sha256(repr((what, __version__, triton.__version__)).encode()).hexdigest()[:16]}"
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if done.exists():
-            fcntl.flock(file, fcntl.LOCK_UN)
-        yield
-        done.touch()
+        with suppress(OSError):
+            done.touch()
+
+
+@cache
+def _kernels() -> str:
+    """Return a digest of the files that kernels are compiled from."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def _load(compiled: Any) -> None:

@@ -194,7 +194,7 @@ class FlowerExchange:
             time.sleep(5 * POLL)
             self._wait_for(sorted(missing), 1, until)
 
-    def keep(self, rounds: set[int]) -> None:
+    def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
         """Nothing: sites keep few states."""
 
     def ask_about(self, clients: Iterable[int], read: Callable[[Parcel], Answer]) -> dict[int, Answer | str]:

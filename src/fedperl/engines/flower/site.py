@@ -22,7 +22,7 @@ from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS, without_few
 from fedperl.evaluate.group_counts import LEAST
-from fedperl.federation.client import TO_EVALUATE, Client, Workspace, client_of_store
+from fedperl.federation.client import BATCH_NORM, Client, Workspace, client_of_store
 from fedperl.federation.members import Member, member_of
 from fedperl.federation.messages import Evaluation
 from fedperl.federation.state_files import StateFiles
@@ -218,9 +218,9 @@ class KeptStates:
         before = [kept for kept in sorted(self.files.records) if kept <= after][-KEPT + 1 :]
         self.files.put(round, round, state)
         self.files.keep_only([*before, round])
-        lasting = {name: tensor for name, tensor in state.items() if name.startswith(TO_EVALUATE)}
-        if lasting:
-            self.past.put(round, round, lasting)
+        layers = {name: tensor for name, tensor in state.items() if name.startswith(BATCH_NORM)}
+        if layers:
+            self.past.put(round, round, layers)
         self.past.keep_only(kept for kept in list(self.past.records) if kept <= after or kept == round)
         content = json.dumps({"last": self.files.to_json(), "past": self.past.to_json()}).encode()
         for files in (self.files, self.past):
