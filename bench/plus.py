@@ -8,10 +8,14 @@ docs/results/plus/SET.jsonl (bench/side_by_side.py) as those of bench/skin.py do
 """
 
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 import side_by_side
+from side_by_side import Line
 from skin import run_command
 
+from fedperl.evaluate.classification import from_confusion
 from fedperl.parallel import Job
 from fedperl.suite import plan_suite
 
@@ -39,5 +43,11 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     }
 
 
+def validated(line: Line) -> str:
+    """Return macro F1 of the last model on validation images, the mean over clients: test images choose nothing."""
+    matrices = line["last_validation_confusion"].values()
+    return f"validation macro F1 {fmean(from_confusion(np.array(one)).macro_f1 for one in matrices):.3f}"
+
+
 if __name__ == "__main__":
-    run_command(__doc__ or "", SUITES, LINES, jobs)
+    run_command(__doc__ or "", SUITES, LINES, jobs, validated)

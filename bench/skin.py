@@ -277,12 +277,16 @@ def headline(line: Line) -> str:
 
 
 def run_command(
-    doc: str, sets: Iterable[str], lines: Path, jobs: Callable[[str, Path, str, list[int], list[str]], dict[str, Job]]
+    doc: str,
+    sets: Iterable[str],
+    lines: Path,
+    jobs: Callable[[str, Path, str, list[int], list[str]], dict[str, Job]],
+    told: Callable[[Line], str] = headline,
 ) -> None:
-    """Train what the command line asks for of some sets, into lines of this folder."""
+    """Train what the command line asks for of some sets, into lines of this folder; `told` is printed of each."""
     args = side_by_side.parser_of(doc, sets).parse_args()
     plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.rows)  # noqa: E731
-    side_by_side.train_sets(args, lines, plan, partial(noted, device=args.device), headline, cost)
+    side_by_side.train_sets(args, lines, plan, partial(noted, device=args.device), told, cost)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,12 @@ def naive_f1(matrix: list[list[int]]) -> list[float]:
     return found
 
 
+def test_what_is_printed_of_a_run_is_of_validation_images(plus: ModuleType) -> None:
+    one = line("FedPerl, seed 11", "", {"0": 5, "8": 3})
+    wanted = np.mean([np.mean(naive_f1(matrix)) for matrix in one["last_validation_confusion"].values()])
+    assert plus.validated(one) == f"validation macro F1 {wanted:.3f}"
+
+
 def test_options_are_ranked_by_macro_f1_on_validation_images(plus: ModuleType, page: ModuleType) -> None:
     assert page.pages() == {}
     right = {"FedPerl": (5, 5), "SSFL": (4, 6), "agreement": (7, 3), "tau 0.8": (2, 2)}
