@@ -97,7 +97,7 @@ def alone_note(rows: Rows) -> list[str]:
     if not told:
         return []
     of = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"
-    spread = [by_client("weighted_f1")(line).get(OUTLIER) for line in rows.get(BASE, {}).values()]
+    spread = [by_client("weighted_f1")(line).get(OUTLIER) for _, line in sorted(rows.get(BASE, {}).items())]
     known = [f"{one:.3f}" for one in spread if one is not None]
     return [
         f"Clients that do better alone, weighted F1 ({of}): {'; '.join(told)}. {BASE} has {', '.join(known)} at client "
