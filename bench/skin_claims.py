@@ -10,6 +10,7 @@ from side_by_side import Line, table
 from skin_rows import (
     BASE,
     CHANCE,
+    CHOICES,
     FEDPERL,
     GATED,
     HAM,
@@ -41,8 +42,6 @@ MARGIN = 0.01
 """What counts as no difference, in F1."""
 UNDECIDED, HOLDS, DOES_NOT, NOT_TRAINED = "undecided", "**holds**", "**does not**", "not trained yet"
 PAPERS_HEADROOM = (f1_of("Upper") or 0.0) - (f1_of(BASE) or 0.0)
-CHOICES = {"global_best": "the best global model", "last": "the last one"}
-"""Other models that could be reported than each client's best."""
 
 
 Rule = Callable[[Interval | None, float | None], str]

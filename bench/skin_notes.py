@@ -5,6 +5,7 @@ from statistics import fmean
 
 from skin_rows import (
     BASE,
+    CHOICES,
     OUTLIER,
     WITHOUT,
     Rows,
@@ -61,9 +62,9 @@ SETUP = [
     "clients 0 to 4 hold is HAM10000 too, and the two communities differ by the rest alone. HAM10000's class of "
     "actinic keratoses has carcinomas in it that ISIC 2019 calls SCC: clients 5 to 7 call them AK "
     "([data.md](../data.md)). Client 8 has photographs, all others dermatoscopic images; the paper's text numbers it 9 "
-    "and Derm7pt 8, its tables the other way round, as here. Derm7pt is not at hand; with few labelled clients, 1 and "
-    "8 have labels. Not planned, of the paper's rows: raw peers with T above 2, few labelled clients all in a round, "
-    "and ISIC 2020.",
+    "and Derm7pt 8, its figures and code the other way round, as here. Derm7pt is not at hand; with few labelled "
+    "clients, 1 and 8 have labels. Not planned, of the paper's rows: raw peers with T above 2, few labelled clients "
+    "all in a round, and ISIC 2020.",
     "",
 ]
 PAIRS = (("Local lower", "Lower"), ("Local FixMatch", BASE), ("Local upper", "Upper"))
@@ -127,9 +128,10 @@ def poor_note(rows: Rows, names: Iterable[str]) -> list[str]:
 def steady_note(rows: Rows, names: Iterable[str]) -> list[str]:
     """Return which differences from SSFL exclude 0 whichever model is reported."""
     metrics, kept, every = {"weighted F1": "weighted_f1", "macro F1": "macro_f1"}, [], 0
+    others = [under(rows, choice) for choice in CHOICES]
     for name in (name for name in names if name in rows and name != BASE and not name.startswith(WITHOUT)):
         for title, metric in metrics.items():
-            found = [apart(some, name, BASE, by_client(metric)) for some in (rows, *other_choices(rows))]
+            found = [apart(some, name, BASE, by_client(metric)) for some in (rows, *others)]
             if starred(found[0]):
                 every += 1
                 if all(starred(one) and one and found[0] and one.mean * found[0].mean > 0 for one in found[1:]):
@@ -138,11 +140,6 @@ def steady_note(rows: Rows, names: Iterable[str]) -> list[str]:
         return []
     stay = f"these stay: {', '.join(kept)}" if kept else "none stays"
     return [f"Of the {every} stars, with the best global model and with the last one too {stay}."]
-
-
-def other_choices(rows: Rows) -> list[Rows]:
-    """Return the lines with the other models that could be reported."""
-    return [under(rows, choice) for choice in ("global_best", "last")]
 
 
 def unseen_note(rows: Rows) -> str:

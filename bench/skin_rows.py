@@ -22,6 +22,9 @@ MALIGNANT = ("MEL", "BCC", "AK", "SCC")
 READING = "argmax_then_group"
 BASE, FEDPERL, GATED = "SSFL", "FedPerl T=2", "gated similarity 95"
 
+CHOICES = {"global_best": "the best global model", "last": "the last one"}
+"""Other models that could be reported than each client's best."""
+
 Rows = Mapping[str, Mapping[int, Line]]
 """Lines by row and seed."""
 

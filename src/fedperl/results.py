@@ -9,11 +9,12 @@ import numpy as np
 from fedperl.config import config_hash
 from fedperl.engines.local import PastStates
 from fedperl.evaluate import Description, spread
-from fedperl.federation.client import Workspace, as_used
+from fedperl.federation.client import Workspace
 from fedperl.federation.ledger import peer_frequency
 from fedperl.federation.members import Member
 from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel
 from fedperl.federation.own_images import OwnImages
+from fedperl.federation.personal import as_used
 from fedperl.federation.rounds import Rounds
 from fedperl.federation.run_folder import RunFolder
 from fedperl.settings import Config

@@ -14,9 +14,10 @@ from fedperl.engines.local import PastStates
 from fedperl.errors import DataError
 from fedperl.evaluate import confusion_matrix, describe_scaled, fit_temperature
 from fedperl.evaluate.classification import Labels, Probabilities
-from fedperl.federation.client import BATCH_NORM, HELD, Client, Workspace, as_used, client_of_store, own_mean
+from fedperl.federation.client import HELD, Client, Workspace, client_of_store
 from fedperl.federation.messages import EVALUATION_NUMBERS, EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.own_images import OwnImages
+from fedperl.federation.personal import BATCH_NORM, as_used, own_mean
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net

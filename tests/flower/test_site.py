@@ -30,8 +30,9 @@ from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, 
 from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS
-from fedperl.federation.client import BATCH_NORM, Workspace, client_of_store
+from fedperl.federation.client import Workspace, client_of_store
 from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
+from fedperl.federation.personal import BATCH_NORM
 from fedperl.federation.wire import (
     Parcel,
     WireError,

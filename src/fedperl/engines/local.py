@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedperl.errors import RunError
 from fedperl.evaluate.classification import Probabilities
-from fedperl.federation.client import HELD, TO_EVALUATE, Client
+from fedperl.federation.client import HELD, Client
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
+from fedperl.federation.personal import TO_EVALUATE
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.learn.state import State
@@ -94,11 +95,11 @@ class PastStates:
         rounds = [made for made in self._rounds().get(client, []) if made <= round]
         return self.files.get(client * self.ROUNDS + max(rounds)) if rounds else {}
 
-    def keep(self, rounds: set[int], best: Mapping[int, int] | None = None) -> None:
+    def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
         """Forget all that no model of these rounds is tested with, nor each client's of its own; the latest stays."""
         needed = set()
         for client, made in self._rounds().items():
-            for round in rounds | {max(made)} | ({best[client]} if best and client in best else set()):
+            for round in rounds | {max(made)} | ({best[client]} if client in best else set()):
                 earlier = [one for one in made if one <= round]
                 needed |= {client * self.ROUNDS + max(earlier)} if earlier else set()
         self.files.keep_only(needed)

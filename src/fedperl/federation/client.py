@@ -15,9 +15,9 @@ from fedperl.data.store import Images, Store
 from fedperl.errors import ConfigError, DataError
 from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_fully, group_names
 from fedperl.evaluate.classification import Labels, Probabilities
-from fedperl.federation.aggregate import fedavg, running_mean
 from fedperl.federation.members import member_of
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
+from fedperl.federation.personal import BATCH_NORM, as_used, own_mean
 from fedperl.learn.accounting import count_of, library
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import client_weights, drained, local_steps
@@ -27,20 +27,14 @@ from fedperl.learn.predict import predict
 from fedperl.learn.private import Private, private_steps
 from fedperl.learn.recalibrate import recalibrate
 from fedperl.learn.sparse import sparsify
-from fedperl.learn.state import State, as_one, batch_norm_names, load_into, moved, part_of, state_of, with_prefix
+from fedperl.learn.state import State, batch_norm_names, load_into, moved, part_of, state_of, with_prefix
 from fedperl.learn.steps import EagerSteps, MakeSteps
 from fedperl.peers.committee import peer_state
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
 
-BATCH_NORM, HELD, MEMORY, OWN, TEACHER = "batch_norm.", "held.", "memory.", "own.", "teacher."
-"""What a client keeps, by the start of its names: its batch-norm layers, its last model, its objective's own, the
-running mean of its models, its teacher."""
-OWN_COUNT = "own_count"
-"""Of how many models that mean is."""
-OWN_DECAY = 0.9
-TO_EVALUATE = (BATCH_NORM, OWN)
-"""What of it evaluations depend on."""
+HELD, MEMORY, TEACHER = "held.", "memory.", "teacher."
+"""What a client keeps besides, by the start of its names: its last model, its objective's own, its teacher."""
 LEAST_IMAGES = 2
 """Labelled images behind a row of a relation matrix that is sent."""
 RECALIBRATION = 256
@@ -286,27 +280,6 @@ class Client:
             return None
         kept = part_of(state, TEACHER) if source == "ema" else {}
         return work.teacher(kept or start)
-
-
-def as_used(model: State, kept: State, own_share: float) -> State:
-    """Return a global model as the client that kept this uses it: with its batch-norm layers, or mixed with its own."""
-    own = moved(part_of(kept, OWN), next(iter(model.values())).device)
-    mixed = fedavg([model, own], [1 - own_share, own_share]) if own else model
-    return mixed | part_of(kept, BATCH_NORM)
-
-
-def own_mean(state: State, trained: State) -> State:
-    """Return the running mean of a client's models with the last one in it, and of how many it is.
-
-    A model that diverged, which the server will refuse, is left out: it would stay in the mean for good.
-    """
-    before, count = part_of(state, OWN), int(state.get(OWN_COUNT, torch.tensor(0)))
-    joined, _ = as_one([{name: tensor for name, tensor in trained.items() if tensor.is_floating_point()}])
-    if all(bool(tensor.isfinite().all()) for tensor in joined[0].values()):
-        count += 1
-        device = next(iter(trained.values())).device
-        before = trained if count == 1 else running_mean(moved(before, device), trained, OWN_DECAY, count)
-    return with_prefix(before, OWN) | {OWN_COUNT: torch.tensor(count)}
 
 
 def _guarded(relation: Tensor, data: LocalImages) -> Tensor:

@@ -75,7 +75,8 @@ def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> No
         assert before["numbers"] == after["numbers"]
         assert not after["rejected"]
         assert before["validation"].keys() == after["validation"].keys()
-    assert plain[-1]["validation"] != own[-1]["validation"]
+    turned = run(tmp_path / "turned", *more, "model.orientations=8")
+    assert len({json.dumps(lines[-1]["validation"]) for lines in (plain, own, turned)}) == 3
 
 
 @pytest.mark.parametrize("method", ["fedperl", "fedirm", "fedirm_fedperl"])

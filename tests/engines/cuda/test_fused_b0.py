@@ -4,6 +4,7 @@ Where there is no GPU the kernels run in Triton's interpreter, on the CPU: slowl
 """
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -447,12 +448,14 @@ def test_a_network_that_predicted_first_can_train() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("wide_tiles")
 def test_kernels_are_tried_beside_monais_network_and_left_out_where_they_differ(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kernels, "build_net", lambda *_, **__: small_net())
     monkeypatch.setattr(kernels, "PASS", 3)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     shapes = ((4, (True, False, True)), (3, (False,)))
     assert kernels.b0_works(shapes, 32, DEVICE)
+    assert len([*tmp_path.glob("fedperl-*")]) == 1  # while others waited
     right = FusedB0.forward_groups
     monkeypatch.setattr(FusedB0, "forward_groups", lambda *given: [2 * logits for logits in right(*given)])
     kernels.b0_works.cache_clear()

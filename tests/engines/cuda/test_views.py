@@ -4,6 +4,7 @@ Where there is no GPU the kernels run in Triton's interpreter: slowly, so images
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,9 +213,11 @@ def test_without_triton_views_are_made_in_torch(monkeypatch: pytest.MonkeyPatch)
     views_work.cache_clear()
 
 
-def test_kernels_that_give_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_give_something_else_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     views_work.cache_clear()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     assert views_work(Views(strong="standard"), 24, str(DEVICE))
+    assert len([*tmp_path.glob("fedperl-*")]) == 1  # while others waited
     views_work.cache_clear()
     monkeypatch.setattr(
         KernelViews, "__call__", lambda self, part: [views * 0.9 for views in EagerViews.__call__(self, part)]

@@ -22,9 +22,10 @@ from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS, without_few
 from fedperl.evaluate.group_counts import LEAST
-from fedperl.federation.client import BATCH_NORM, Client, Workspace, client_of_store
+from fedperl.federation.client import Client, Workspace, client_of_store
 from fedperl.federation.members import Member, member_of
 from fedperl.federation.messages import Evaluation
+from fedperl.federation.personal import BATCH_NORM
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.wire import (
     Parcel,
