@@ -2,8 +2,7 @@
 
 A line has the run's name, date, device, settings and results; its folder is deleted, so that a disk holds only what is
 going on. What has a line is not trained again: the same command goes on where it stopped, and the files of several
-machines are merged by putting their lines together. Where NVIDIA's MPS server runs, processes share a card without
-taking turns.
+machines are merged by putting their lines together. How many side by side pay is in docs/performance.md.
 """
 
 import argparse
@@ -243,13 +242,11 @@ def where_and_when(lines: Iterable[Line]) -> str:
     dates = ", ".join(sorted({line["date"] for line in some}))
     beside = sorted({line["side_by_side"] for line in some})
     times = [line["results"]["seconds_this_start"] for line in some if "failed" not in line] or [math.nan]
-    many = f"{beside[0]} to {beside[-1]}" if len(beside) > 1 else str(beside[0])
     over = sum("failed" not in line for line in some)
     of = "" if over == len(some) else f", of the {over} that ended,"
-    return (
-        f"{len(some)} run{'s' if len(some) > 1 else ''} on one {devices}, {dates}, {many} side by side; a run{of} took "
-        f"{statistics.median(times):.0f} s ({min(times):.0f} to {max(times):.0f}) while the others ran beside it."
-    )
+    runs = f"{len(some)} run{'s' if len(some) > 1 else ''}, each on one {devices}, {dates}"
+    took = f"{statistics.median(times):.0f} s ({min(times):.0f} to {max(times):.0f})"
+    return f"{runs}, up to {beside[-1]} side by side; a run{of} took {took} while others ran beside it."
 
 
 def device_name(device: str) -> str:

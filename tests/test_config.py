@@ -164,6 +164,7 @@ def test_what_changes_no_number_changes_no_hash() -> None:
     assert research[0] == research[1]
     others = ["gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]"]
     others += ["federation.running_average=0.9", "federation.own_share=0.5", "model.orientations=8"]
+    others += ["views.labelled=strong"]
     for setting in others:
         assert config_hash(load_config(None, [setting])) != expected
     text = load_config(None, []).model_dump_json(
@@ -183,6 +184,7 @@ def test_what_changes_no_number_changes_no_hash() -> None:
             "peers": {"k_min"},
             "audit": {"keep_uploads"},
             "model": {"norm", "init_scale", "orientations"},
+            "views": {"labelled"},
             "dp": True,
         }
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedperl.data.readers import read
 from fedperl.data.readers.base import SKIN
 from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
+from fedperl.engines.cuda.captured import Recorder
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import BinnedSums, calibration
 from fedperl.evaluate.malignancy import malignancy
@@ -40,6 +42,7 @@ from fedperl.report.tables import evaluation_tables
 from fedperl.settings import Partitioning, Scenario
 from tests.conftest import small_config, small_store
 from tests.data.readers import trees
+from tests.engines.recording import recorded
 
 
 @pytest.fixture(scope="module", name="hospitals")
@@ -152,6 +155,23 @@ def test_the_server_learns_from_its_own_images(store: Store) -> None:
     assert all(torch.equal(again[name], taught[name]) for name in taught)
     assert own.score(taught)[1] < own.score(start)[1]
     assert own.evaluate(taught, "validation")["images"] == 2
+
+
+def test_the_server_trains_by_recorded_steps_where_clients_do(store: Store) -> None:
+    """On a GPU its steps are recorded once and played, on a network of their own: the same model, round after round."""
+    config = small_config(scenario={"labels": "server", "server_steps": 5}, optimizer={"lr": 5e-3})
+    seen = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=0))
+    place, recorder, work = Workspace(config, 3), Recorder(record=recorded), Workspace(config, 3)
+    eager = OwnImages(config, seen, Workspace(config, 3))
+    own = OwnImages(config, seen, work, at_work=lambda: nullcontext((place.net, recorder)))
+    untouched, state = state_of(work.net), state_of(build_net("small_cnn", 3, seed=5))
+    for round in (1, 2):
+        wanted, found = eager.teach(state, round), own.teach(state, round)
+        for name in wanted:
+            torch.testing.assert_close(found[name], wanted[name], atol=1e-6, rtol=1e-5)
+        state = wanted
+    assert len(recorder.graphs) == 1
+    assert all(torch.equal(tensor, untouched[name]) for name, tensor in work.net.state_dict().items())
 
 
 def test_few_labelled_clients(tmp_path: Path, hospitals: Store) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from fedperl import load_config, train
 from fedperl.data.partition import Partition
 from fedperl.data.store import Store
+from fedperl.data.views import WEAK_RECIPES
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import BinnedSums
 from fedperl.federation.client import Client, Workspace
@@ -485,6 +486,20 @@ def test_a_share_of_its_own_is_for_clients_that_test(tmp_path: Path, store: Stor
     with pytest.raises(ConfigError, match="own_share = 0.5 is for models that clients test; here the server alone"):
         train(small_config(federation={"own_share": 0.5}), tmp_path / "run", store=dealt)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("weak", ["fedperl", "geometric", "none"])
+def test_orientations_can_be_those_of_weak_views(tmp_path: Path, store: Store, weak: str) -> None:
+    """Where weak views flip, both ways, a model is asked in all four of these; the file has the number."""
+    wanted = 4 if WEAK_RECIPES[weak].flips else 1
+    config = small_config(model={"orientations": "views"}, views={"weak": weak}, federation={"rounds": 1})
+    assert config.orientations == wanted
+    results = train(config, tmp_path / "views", store=store)
+    plain = config.model_copy(update={"model": config.model.model_copy(update={"orientations": wanted})})
+    assert train(plain, tmp_path / "number", store=store)["test"] == results["test"]
+    files = [tmp_path / name / "models" / "last.safetensors" for name in ("views", "number")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert open_predictor(files[0]).orientations == wanted
 
 
 def test_a_model_is_asked_in_as_many_orientations_everywhere(tmp_path: Path, store: Store) -> None:

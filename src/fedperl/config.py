@@ -115,6 +115,7 @@ def config_hash(config: Config) -> str:
         },
         "peers": {"k_min": 2},
         "model": {"norm": "batch", "init_scale": 1.0, "orientations": 1},
+        "views": {"labelled": "weak"},
         "audit": {"keep_uploads": config.audit.keep_uploads},
     }
     for section, defaults in later.items():

@@ -1,14 +1,14 @@
 """A run from its members to its results, whatever engine carries the messages."""
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from fedperl import __version__
 from fedperl.data.batches import auto_steps
 from fedperl.errors import ConfigError
 from fedperl.federation.client import MEMORY, Workspace
+from fedperl.federation.handing_out import about_model
 from fedperl.federation.kept_uploads import FOLDER, KeptUploads
 from fedperl.federation.members import Member
 from fedperl.federation.own_images import OwnImages
@@ -72,7 +72,14 @@ def federate(
         own: the server's images.
         work: holds the starting weights.
         started: when, by time.perf_counter.
+    Raises:
+        ConfigError: clients are to mix a model of their own in, and none tests any.
     """
+    if config.federation.own_share and not any(one.validation or one.test for one in ground.members.values()):
+        raise ConfigError(
+            f"federation.own_share = {config.federation.own_share:g} is for models that clients test; here the server "
+            "alone has images for that; wanted 0"
+        )
     rounds = Rounds(
         _server(config, folder, ground, own, work),
         exchange,
@@ -86,15 +93,7 @@ def federate(
     rounds.restore()  # refuses another start's configuration, images or weights
     folder.write_start(config, ground.dealt_as)
     rounds.run(watchers)
-    about = {
-        "net": config.model.net,
-        "input": config.model.input_scale,
-        "classes": json.dumps(ground.classes),
-        "size": str(ground.size),
-        "by": f"fedperl {__version__}",
-        **({} if config.model.norm == "batch" else {"norm": config.model.norm}),
-        **({} if config.model.orientations == 1 else {"orientations": str(config.model.orientations)}),
-    }
+    about = partial(about_model, config, ground.classes, ground.size)
     results = final_results(rounds, ground.members, own, work, about)
     rounds.finish()
     results |= {"partition": ground.partition, "classes": list(ground.classes)}

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedperl.errors import BusyError, FedPerlError, RunError
 from fedperl.settings import Config
+
+if TYPE_CHECKING:
+    from fedperl.federation.rounds import Watcher  # brings torch, which the parent may do without
 
 PATIENCE = 15  # seconds
 
@@ -25,6 +29,8 @@ class Job:
     out: Path
     store: Path | None = None
     """A folder with its images, drawn once for several runs; None lets the run draw or open its own."""
+    watch: "Callable[[Job], Watcher] | None" = None
+    """Makes, in the run's own process, what is called after every round; a function that processes can import."""
 
 
 @dataclass
@@ -110,9 +116,10 @@ def _work(job: Job, answer: Connection, gpu: str | None) -> None:
 
     try:
         images = None if job.store is None else Store.open(job.store)
+        watchers = [stop_with_parent, *([job.watch(job)] if job.watch else [])]
         for wait in range(PATIENCE, -1, -1):
             try:
-                train(job.config, job.out, resume=True, store=images, watchers=[stop_with_parent])
+                train(job.config, job.out, resume=True, store=images, watchers=watchers)
                 break
             except BusyError:  # the worker of a killed parent stops after the round it is in
                 if not wait:

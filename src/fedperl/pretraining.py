@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,7 @@ def pretrain(store: Store, out: Path, settings: Pretraining, *, progress: Progre
     return about
 
 
-@contextmanager
-def _at_work(settings: Pretraining, classes: int, size: int) -> Iterator[tuple[nn.Module, MakeSteps]]:
+def _at_work(settings: Pretraining, classes: int, size: int) -> AbstractContextManager[tuple[nn.Module, MakeSteps]]:
     """Give the network and how its steps are taken: on a GPU in bfloat16, recorded, by kernels of our own."""
     config = resolve(
         {
@@ -128,15 +127,10 @@ def _at_work(settings: Pretraining, classes: int, size: int) -> Iterator[tuple[n
         }
     )
     if settings.device == "cpu":
-        yield Workspace(config, classes).net, EagerSteps
-        return
-    from fedperl.engines.cuda.exchange import places
+        return nullcontext((Workspace(config, classes).net, EagerSteps))
+    from fedperl.engines.cuda.exchange import alone
 
-    place = places(config, classes)[0]()
-    place.begin()
-    with place.used():
-        yield place.work.net, place.make_steps
-    place.end()
+    return alone(config, classes)()
 
 
 def _split(store: Store, settings: Pretraining) -> tuple[Indices, Indices]:

@@ -1,20 +1,18 @@
 """The final numbers of a run: the reported models on every client's test images, and what it took to get them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
 
 from fedperl.config import config_hash
-from fedperl.engines.local import PastStates
 from fedperl.evaluate import Description, spread
 from fedperl.federation.client import Workspace
 from fedperl.federation.ledger import peer_frequency
 from fedperl.federation.members import Member
 from fedperl.federation.messages import EvaluateTask, Evaluation, GlobalModel
 from fedperl.federation.own_images import OwnImages
-from fedperl.federation.personal import as_used
 from fedperl.federation.rounds import Rounds
 from fedperl.federation.run_folder import RunFolder
 from fedperl.settings import Config
@@ -25,9 +23,17 @@ PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
 def final_results(
-    rounds: Rounds, members: Mapping[int, Member], own: OwnImages, work: Workspace, about: dict[str, str]
+    rounds: Rounds,
+    members: Mapping[int, Member],
+    own: OwnImages,
+    work: Workspace,
+    about: Callable[[int], dict[str, str]],
 ) -> Results:
-    """Test the reported models on every client and on the server's test images, and put all final numbers together."""
+    """Test the reported models on every client and on the server's test images, and put all final numbers together.
+
+    Args:
+        about: what the file of a round's model says of itself.
+    """
     server, folder = rounds.server, rounds.folder
     best, last = rounds.selection.best, server.model.round
     holders = [number for number, member in members.items() if member.test and number not in server.withdrawn]
@@ -38,23 +44,25 @@ def final_results(
     wanted: dict[str, dict[int | None, int]] = {name: dict.fromkeys(testers, made) for name, made in reported.items()}
     if holders and server.evaluators:
         wanted["per_client_best"] = {number: best[str(number)][1] for number in holders if str(number) in best}
+    uses: dict[int | None, int] = {**dict.fromkeys(holders, last), **wanted.get("per_client_best", {})}
     tested: dict[tuple[int, int | None], dict[str, float]] = {}
     curves: dict[str, dict[str, Any]] = {"sums": {}, "groups": {}}
     for round in sorted({*reported.values(), *(made for choice in wanted.values() for made in choice.values())}):
         model = GlobalModel(round, folder.models.get(round))
         for name, made in reported.items():
             if made == round:
-                folder.write_model(name, work.deliverable(model.state), about | {"round": str(round)})
+                folder.write_model(name, work.deliverable(model.state), about(round))
         asked = [tester for tester in testers if any(choice.get(tester) == round for choice in wanted.values())]
-        for (tester, part), found in _evaluated(rounds, own, model, asked).items():
+        users = {tester for tester in asked if uses.get(tester) == round}
+        for (tester, part), found in _evaluated(rounds, own, model, asked, users).items():
             _keep_counts(curves, f"{_name(tester)}@{round}", part, found)
             if part == "test":
                 tested[(round, tester)] = found.numbers
         for tester in testers:
             if tester is not None and wanted.get("per_client_best", {}).get(tester) == round:
-                kept = PastStates(folder.past_states).at(tester, round)
-                state = as_used(model.state, kept, server.config.federation.own_share)
-                folder.write_model(f"client_{tester}_best", work.deliverable(state), about | {"round": str(round)})
+                state = rounds.exchange.in_use(tester, model)
+                if state is not None:
+                    folder.write_model(f"client_{tester}_best", work.deliverable(state), about(round))
     gone = {_name(client) for client in rounds.exchange.left}
     for name in gone:
         (folder.path / "models" / f"client_{name}_best.safetensors").unlink(missing_ok=True)
@@ -93,12 +101,16 @@ def final_results(
 
 
 def _evaluated(
-    rounds: Rounds, own: OwnImages, model: GlobalModel, testers: list[int | None]
+    rounds: Rounds, own: OwnImages, model: GlobalModel, testers: list[int | None], users: Collection[int | None]
 ) -> dict[tuple[int | None, str], Evaluation | Description]:
-    """Return a reported model's numbers and counts on the parts of clients' images, and of the server's, by both."""
+    """Return a reported model's numbers and counts on the parts of clients' images, and of the server's, by both.
+
+    Args:
+        users: those of the testers whose own model it is from now on.
+    """
     server = rounds.server
     tasks = [
-        EvaluateTask(server.run, model.round, tester, model, part, full=True)
+        EvaluateTask(server.run, model.round, tester, model, part, full=True, to_use=part == "test" and tester in users)
         for tester in testers
         for part in PARTS
         if tester is not None and (part == "test" or tester in server.evaluators)

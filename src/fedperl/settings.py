@@ -95,9 +95,10 @@ class Model(Section):
     """Weights that are drawn at random are multiplied by this; FedMatch's sigma + psi starts at 1.2 times the usual."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """Before the classifier; None: the network's own, 0.2 in EfficientNet-B0 and 0 in the others."""
-    orientations: Literal[1, 2, 4, 8] = 1
+    orientations: Literal[1, 2, 4, 8, "views"] = 1
     """In how many a trained model is shown an image, its answer the mean: as it is; mirrored too; upside down too, both
-    ways; turned by quarters too. In validation, tests and use alone: neither training nor labels change."""
+    ways; turned by quarters too. `views`: in those that weak views have, 4 where they flip and 1 where they do not. In
+    validation, tests and use alone: neither training nor labels change."""
     norm: Literal["batch", "group"] = "batch"
     """group: group norm in the place of batch norm, so that no image changes what another one gives; ResNet-9 has
     neither."""
@@ -452,6 +453,8 @@ class Views(Section):
 
     weak: Literal["fedperl", "geometric", "none"] = "fedperl"
     strong: Literal["fedperl", "standard"] = "fedperl"
+    labelled: Literal["weak", "strong"] = "weak"
+    """Which of the two labelled images are shown in: strong ones keep a few images from being learnt by heart."""
     operations: Positive | None = None
     """Operations an image; None: 6 in the recipe `fedperl`, 2 in `standard`."""
     magnitude: Annotated[int, Field(ge=0, le=30)] | None = None
@@ -503,6 +506,13 @@ class Config(Section):
     def peer_learning(self) -> bool:
         """Whether any client can ever be given a peer."""
         return self.peers.selector != "none" and self.peers.T > 0
+
+    @property
+    def orientations(self) -> int:
+        """In how many orientations a trained model is shown an image."""
+        if self.model.orientations == "views":
+            return 1 if self.views.weak == "none" else 4
+        return self.model.orientations
 
     def validates(self, round: int) -> bool:
         """Return whether the global model of a round is validated."""

@@ -25,6 +25,7 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.files import write_durably
 from fedperl.learn.objectives import find_objective
+from fedperl.learn.steps import AtWork
 from fedperl.learn.weights import read_metadata, resolve_weights
 from fedperl.opening import check_resumable, finish_of, on, open_store, settled
 from fedperl.plugins import digest_of
@@ -100,7 +101,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
         number: client_of_store(number, store, config, work, resident=resident, counts=folder.private_steps)
         for number in numbers
     }
-    own = OwnImages(config, store, work, resident=resident)
+    own = OwnImages(config, store, work, resident=resident, at_work=_at_work(config, len(store.classes)))
     ground = Ground(
         {number: member_of(store.partition.clients[number], config) for number in numbers},
         len(store.partition.clients),
@@ -123,6 +124,15 @@ def _resident(config: Config, store: Store) -> bool:
     from fedperl.engines.cuda.exchange import resident
 
     return resident(config, sum(len(rows) for _, rows in store.partition.places()) * store.images[0].nbytes)
+
+
+def _at_work(config: Config, classes: int) -> AtWork | None:
+    """Return where the server trains on images of its own, on a GPU by the same recorded steps as clients."""
+    if config.device == "cpu":
+        return None
+    from fedperl.engines.cuda.exchange import alone
+
+    return alone(config, classes)
 
 
 def _exchange(
@@ -221,11 +231,6 @@ def _check(config: Config, store: Store) -> None:
     if strangers:
         raise ConfigError(
             f"federation.organisations names client {min(strangers)}; there are {len(store.partition.clients)} clients"
-        )
-    if config.federation.own_share and not any(len(client.validation) or len(client.test) for _, client in parts):
-        raise ConfigError(
-            f"federation.own_share = {config.federation.own_share:g} is for models that clients test; here the server "
-            "alone has images for that; wanted 0"
         )
     few = config.scenario.labels == "few_clients"
     if few and (out := [n for n in config.scenario.labelled_clients if n in config.federation.exclude]):

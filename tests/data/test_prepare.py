@@ -389,7 +389,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) ->
     while not (tmp_path / "store").exists():
         process = subprocess.Popen([sys.executable, "-c", code, folder, tmp_path / "store"])
         try:
-            process.wait(float(generator.uniform(0.5, 1.1)) if kills < 20 else None)
+            process.wait(float(generator.uniform(0.4, 0.8)) if kills < 20 else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()

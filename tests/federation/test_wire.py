@@ -82,7 +82,7 @@ def test_an_update_comes_back_as_it_was() -> None:
 
 
 def test_an_evaluation_comes_back_as_it_was() -> None:
-    asked = EvaluateTask("abc", 3, 2, GlobalModel(3, STATE), "test", full=True)
+    asked = EvaluateTask("abc", 3, 2, GlobalModel(3, STATE), "test", full=True, to_use=True)
     found = read_evaluate(evaluate_parcel(asked))
     assert replace(found, model=asked.model) == asked
     assert same(found.model.state, STATE)

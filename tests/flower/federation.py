@@ -26,6 +26,7 @@ net = "small_cnn"
 rounds = {rounds}
 cohort = {cohort}
 steps = 2
+own_share = {own_share}
 exclude = [5, 6, 7, 8, 9]
 [peers]
 warmup = 1
@@ -42,10 +43,18 @@ class Federation:
         self.config = root / "run.toml"
         self.write_config()
 
-    def write_config(self, name: str = "run", rounds: int = 6, cohort: int = 3, privacy: str = "recommended") -> None:
+    def write_config(
+        self,
+        name: str = "run",
+        rounds: int = 6,
+        cohort: int = 3,
+        privacy: str = "recommended",
+        own_share: float = 0.0,
+    ) -> None:
         """Write the configuration of the next run."""
         self.name = name
-        self.config.write_text(CONFIG.format(name=name, rounds=rounds, cohort=cohort, privacy=privacy))
+        text = CONFIG.format(name=name, rounds=rounds, cohort=cohort, privacy=privacy, own_share=own_share)
+        self.config.write_text(text)
 
     # Processes
 

@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedperl.config import load_config
 from fedperl.engines.flower import exchange as exchange_module
-from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN, FlowerExchange, Waiting
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NEEDED, NONCE, RUN, FlowerExchange, Waiting
 from fedperl.engines.flower.records import BYTES, ENVELOPE, ERROR, TEXT, parcel_of, record_of
 from fedperl.engines.flower.site import Asking, answer
 from fedperl.errors import RunError
@@ -208,6 +208,47 @@ def test_what_is_sent(grid: FakeGrid) -> None:
     assert len({envelope[NONCE] for envelope in envelopes}) == 4
     assert {envelope[ATTEMPT] for envelope in envelopes} == {exchange.attempt}
     assert exchange_of(grid).attempt != exchange.attempt
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_is_told_which_of_its_rounds_are_still_needed(seed: int, grid: FakeGrid) -> None:
+    generator = np.random.default_rng(seed)
+    took = {round: sorted(generator.choice(5, 3, replace=False).tolist()) for round in range(1, 20)}
+
+    def accepted(before: int) -> dict[int, int]:
+        return {client: round for round in range(1, before) for client in took[round]}
+
+    exchange = exchange_of(grid, accepted=accepted, personal=True)
+    rounds = set(generator.choice(20, 3, replace=False).tolist())
+    best = {client: int(generator.integers(20)) for client in range(5) if generator.random() < 0.7}
+    list(exchange.train(tasks_of(0, 1, round=20)))
+    exchange.keep({1, 2, 3}, {0: 4})  # of an earlier round
+    exchange.keep(rounds, best)
+    list(exchange.train(tasks_of(*range(5), round=20)))
+    list(exchange.evaluate(asks_of(*range(5))))
+    envelopes = [parcel_of(message.content)[1] for message in grid.sent]
+    assert not any(NEEDED in envelope for envelope in envelopes[:2] + envelopes[7:])  # nothing is known yet
+    for client, envelope in enumerate(envelopes[2:7]):
+        needed = set()
+        for model in rounds | {best.get(client, 0)}:
+            for round in range(model, 0, -1):
+                if client in took[round]:
+                    needed.add(round)
+                    break
+        assert envelope.get(NEEDED, "") == ",".join(str(round) for round in sorted(needed))
+
+
+def test_where_nothing_is_personal_the_server_has_the_model_and_looks_nothing_up(grid: FakeGrid) -> None:
+    def accepted(round: int) -> dict[int, int]:
+        assert round == 4
+        return {0: 3}
+
+    exchange, model = exchange_of(grid, accepted=accepted), GlobalModel(2, STATE)
+    exchange.keep({1, 2}, {0: 1})
+    list(exchange.train(tasks_of(0)))
+    assert NEEDED not in parcel_of(grid.sent[0].content)[1]
+    assert exchange.in_use(0, model) is STATE
+    assert exchange_of(grid, personal=True).in_use(0, model) is None
 
 
 def test_what_clients_say_of_themselves(grid: FakeGrid) -> None:

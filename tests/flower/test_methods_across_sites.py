@@ -1,6 +1,7 @@
-"""Every method that may run across sites gives the local engine's model, its sites opened anew for every message."""
+"""Every method that may run across sites gives the local engine's models, its sites opened anew for every message."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,22 @@ from fedperl.engines.flower.exchange import Waiting
 from fedperl.engines.flower.rules import check_deployable, config_of
 from fedperl.engines.flower.server_app import SimulatedSites, serve
 from fedperl.engines.flower.site import Asking, Site, answer, as_client
-from fedperl.errors import ConfigError
-from fedperl.federation.wire import Parcel
+from fedperl.errors import ConfigError, RunError
+from fedperl.evaluate.group_counts import LEAST
+from fedperl.federation.wire import Parcel, read_evaluate
+from fedperl.learn.weights import read_metadata
 from fedperl.opening import open_store
+from fedperl.predicting import open_predictor
 from fedperl.settings import Config
 from fedperl.training import train
 from tests.test_methods import short
 
-pytestmark = pytest.mark.slow
+MODEL = "model.safetensors"
+FEW = 9
+"""Client 9 of the drawn ten has few test images: it is not asked at the end."""
+
+Fails = Callable[[str, Parcel, Asking], bool]
+"""Whether a site fails with a message, by its kind."""
 
 
 def deployable(method: str) -> bool:
@@ -49,8 +58,9 @@ def part(number: int) -> Store:
 class SitesHere:
     """A grid whose nodes are sites in this process, with a folder each."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, folder: Path, fails: Fails = lambda *_: False) -> None:
         self.text, self.folder, self.open = dump(config), folder, dict[str, Message]()
+        self.fails, self.answered, self.dies_after = fails, 0, -1
         TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
 
     def get_node_ids(self) -> list[int]:
@@ -65,23 +75,161 @@ class SitesHere:
     def pull_messages(self, names: Iterable[str]) -> Iterator[Message]:
         for name in list(names):
             message = self.open.pop(name)
+            if self.answered == self.dies_after:
+                raise KeyboardInterrupt
+            self.answered += 1
 
             def do(parcel: Parcel, asked: Asking, kind: str = message.metadata.message_type) -> Parcel:
-                site = Site(asked.client, part(asked.client), config_of(self.text), self.folder / str(asked.client))
+                if self.fails(kind.split(".")[0], parcel, asked):
+                    raise OSError
+                folder = self.folder / str(asked.client)
+                site = Site(asked.client, part(asked.client), config_of(self.text), folder, folder / MODEL)
                 what = {"query": site.about, "train": site.train, "evaluate": site.evaluate}[kind.split(".")[0]]
                 return what(parcel, asked)
 
             yield Message(answer(message.content, do), reply_to=message)
 
 
+def carry(grid: Any, config: Config, out: Path, *, resume: bool = False) -> dict[str, Any]:
+    """Run the server over sites and return its results."""
+    serve(grid, config, out, SimulatedSites(grid), Waiting(600, 0), resume=resume)
+    found: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return found
+
+
+def model(folder: Path, name: str = "last") -> bytes:
+    return (folder / "models" / f"{name}.safetensors").read_bytes()
+
+
+def handed_out(folder: Path) -> dict[int, bytes]:
+    """Return the model that each site was left with."""
+    return {int(file.parent.name): file.read_bytes() for file in folder.glob(f"*/{MODEL}")}
+
+
+def validating() -> set[int]:
+    """Return the clients that tell of their validation images: at the others there are too few of them."""
+    return {number for number, client in enumerate(whole().partition.clients) if len(client.validation) >= LEAST}
+
+
+def best_rounds(out: Path) -> dict[int, int]:
+    """Return the round of each client's best model, looked up line by line; of equals the last."""
+    found: dict[int, tuple[float, int]] = {}
+    made = 0
+    for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()):
+        made = made if line["void"] else line["round"]
+        for client, numbers in line["validation"].items():
+            found[int(client)] = max(found.get(int(client), (-1.0, 0)), (numbers["accuracy"], made))
+    return {client: round for client, (_, round) in found.items()}
+
+
+def check_handed_out(folder: Path, config: Config) -> None:
+    """Check that every site has the model that is the local engine's for it, and its server none that is another."""
+    found, last = handed_out(folder / "sites"), config.federation.rounds
+    assert found.keys() == set(range(10)) - {FEW}
+    for client, content in found.items():
+        if client in validating():
+            assert content == model(folder / "local", f"client_{client}_best")
+        else:
+            assert read_metadata(folder / "sites" / str(client) / MODEL)["round"] == str(last)
+    on_server = {path.stem for path in (folder / "across" / "models").glob("client_*")}
+    if config.federation.personal:
+        assert not on_server
+    else:
+        assert on_server == {f"client_{client}_best" for client in validating()}
+        assert all(model(folder / "across", f"client_{k}_best") == found[k] for k in validating())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in methods() if deployable(name)])
-def test_a_method_gives_the_local_engines_model(method: str, tmp_path: Path) -> None:
+def test_a_method_gives_the_local_engines_models(method: str, tmp_path: Path) -> None:
     config = short(method)
     train(config, tmp_path / "local")
-    grid: Any = SitesHere(config, tmp_path / "sites")
-    serve(grid, config, tmp_path / "across", SimulatedSites(grid), Waiting(600, 0), resume=False)
-    for file in sorted((tmp_path / "local" / "models").glob("last.safetensors")):
-        assert (tmp_path / "across" / "models" / file.name).read_bytes() == file.read_bytes()
+    carry(SitesHere(config, tmp_path / "sites"), config, tmp_path / "across")
+    assert model(tmp_path / "across") == model(tmp_path / "local")
+    check_handed_out(tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    ("method", "federation"),
+    [
+        ("fedperl", {"own_share": 0.5}),
+        ("fedperl", {"batch_norm": "local"}),
+        ("fedperl", {}),
+        pytest.param("fedmatch_pa", {"batch_norm": "local", "sparse": 0.0}, marks=pytest.mark.slow),
+        pytest.param("ssfl", {"own_share": 0.3, "running_average": 0.5, "validate_every": 3}, marks=pytest.mark.slow),
+    ],
+    ids=["own share", "batch norm", "nothing", "decomposed", "running average"],
+)
+def test_a_site_is_left_with_the_model_that_it_tested(method: str, federation: dict[str, Any], tmp_path: Path) -> None:
+    """Over more rounds than a site keeps whole states of."""
+    federation = federation | {"rounds": 9, "cohort": 7, "steps": 6}
+    config = short(method, seed=0, federation=federation, optimizer={"lr": 1e-2})
+    results = train(config, tmp_path / "local")
+    carried = carry(SitesHere(config, tmp_path / "sites"), config, tmp_path / "across")
+    assert model(tmp_path / "across") == model(tmp_path / "local")
+    check_handed_out(tmp_path, config)
+    chosen = carried["test"]["per_client_best"]
+    rounds = {int(client): int(numbers["round"]) for client, numbers in chosen.items()}
+    assert rounds == best_rounds(tmp_path / "across")
+    assert len(set(rounds.values())) > 1
+    for client, numbers in chosen.items():
+        assert numbers["accuracy"] == results["test"]["per_client_best"][client]["accuracy"]
+        assert open_predictor(tmp_path / "sites" / client / MODEL).round == numbers["round"]
+    states = [list(folder.glob("*/past/round-*")) for folder in (tmp_path / "sites").iterdir()]
+    most = max(map(len, states))
+    assert most == 0 if not config.federation.personal else 4 <= most < 8  # 4 whole ones, `global_best`'s, its own
+
+
+def test_nothing_personal_is_in_the_global_models(tmp_path: Path) -> None:
+    for name, federation in (("plain", {}), ("own", {"own_share": 0.5})):
+        config = short("fedperl", federation=federation)
+        carry(SitesHere(config, tmp_path / name), config, tmp_path / f"across {name}")
+    assert model(tmp_path / "across plain") == model(tmp_path / "across own")
+    plain, own = (handed_out(tmp_path / name) for name in ("plain", "own"))
+    assert all(plain[client] != own[client] for client in validating())
+
+
+def test_the_servers_choice_counts_where_it_has_missed_a_validation(tmp_path: Path) -> None:
+    """A site alone would take a model that it found better, but of which the run's results do not speak."""
+
+    def fails(kind: str, parcel: Parcel, asked: Asking) -> bool:
+        return kind == "evaluate" and not (task := read_evaluate(parcel)).full and task.round != 1 + asked.client % 2
+
+    config = short("fedperl", federation={"own_share": 0.5})
+    carried = carry(SitesHere(config, tmp_path / "sites", fails), config, tmp_path / "across")
+    assert carried["test"]["per_client_best"].keys() == {str(client) for client in validating()}
+    for client, round in best_rounds(tmp_path / "across").items():
+        assert round == 1 + client % 2
+        assert read_metadata(tmp_path / "sites" / str(client) / MODEL)["round"] == str(round)
+
+
+def test_a_server_that_dies_and_goes_on_leaves_the_same_models(tmp_path: Path) -> None:
+    """In a round, in a validation, and between two of the last evaluations."""
+    config = short("fedperl", federation={"own_share": 0.5, "rounds": 7, "cohort": 7})
+    train(config, tmp_path / "local")
+    grid = SitesHere(config, tmp_path / "sites")
+    a_round = config.federation.cohort + len(validating())
+    for messages in (10 + 2 * a_round + 3, 3 * a_round, 3 * a_round):
+        grid.dies_after = grid.answered + messages
+        with pytest.raises(KeyboardInterrupt):
+            carry(grid, config, tmp_path / "across", resume=True)
+        grid.open.clear()
+    assert not (tmp_path / "across" / "results.json").exists()
+    grid.dies_after = -1
+    carry(grid, config, tmp_path / "across", resume=True)
+    assert model(tmp_path / "across") == model(tmp_path / "local")
+    check_handed_out(tmp_path, config)
+
+
+def test_a_site_that_cannot_write_its_model_says_so(tmp_path: Path) -> None:
+    config = short("fedperl", federation={"own_share": 0.5})
+    grid = SitesHere(config, tmp_path / "sites")
+    (tmp_path / "sites" / "3" / MODEL).mkdir(parents=True)
+    with pytest.raises(RunError, match=r"not tested by client 3 \(DataError\)"):
+        carry(grid, config, tmp_path / "across")
+    (tmp_path / "sites" / "3" / MODEL).rmdir()
+    carry(grid, config, tmp_path / "across", resume=True)
+    assert handed_out(tmp_path / "sites").keys() == set(range(10)) - {FEW}
 
 
 def test_refused_are_those_with_raw_peers_or_without_a_server() -> None:

@@ -1,7 +1,9 @@
 """A hospital's side: what it keeps, what it tells, what it refuses to run, its folder and its keys."""
 
 import json
+import re
 import ssl
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,38 +18,44 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import RecordDict
 from flwr.common.serde import recorddict_to_proto
+from safetensors.torch import load_file
 
 from fedperl import __version__
 from fedperl.config import dump, load_config, methods
 from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
 from fedperl.data.store import Store
 from fedperl.engines.flower.about import read_about
-from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NEEDED, NONCE, RUN
 from fedperl.engines.flower.keys import make_authority, make_site_keys
 from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, as_client, told_of
+from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, as_client, asking_of, told_of
 from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
-from fedperl.errors import ConfigError, DataError, RunError
+from fedperl.errors import BusyError, ConfigError, DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS
 from fedperl.federation.client import Workspace, client_of_store
 from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
-from fedperl.federation.personal import BATCH_NORM
+from fedperl.federation.personal import BATCH_NORM, OWN, OWN_COUNT
 from fedperl.federation.wire import (
     Parcel,
     WireError,
     evaluate_parcel,
     model_hash,
     read_evaluation,
+    read_update,
     train_parcel,
     update_parcel,
 )
+from fedperl.files import lock
 from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.state import State, state_of
+from fedperl.learn.weights import write_weights
+from fedperl.predicting import open_predictor
 from fedperl.settings import OBJECTIVES
 from tests.conftest import small_config, small_store
 
 SECRET = "mueller_hans_1953"
+MODEL = "run_abc123.safetensors"
 
 # What a site keeps between rounds
 
@@ -110,9 +118,33 @@ def test_a_crash_before_the_index_leaves_the_states_before(tmp_path: Path, monke
             kept.put(2, state_after(2), 1)
     again = KeptStates(tmp_path / "run")
     assert held(again, range(20)) == [1]
-    assert len(list((tmp_path / "run").glob("round-*"))) == 1  # what the crash left is swept
-    again.put(2, state_after(2), 1)
+    with again.alone():
+        assert len(list((tmp_path / "run").glob("round-*"))) == 1  # what the crash left is swept
+        again.put(2, state_after(2), 1)
     assert held(KeptStates(tmp_path / "run"), range(20)) == [1, 2]
+
+
+def test_who_only_looks_deletes_nothing_that_another_is_writing(tmp_path: Path) -> None:
+    """An evaluation may come while a late training is at its end: its state is there, and not yet in the index."""
+    kept = KeptStates(tmp_path / "run")
+    kept.put(1, state_after(1), 0)
+    written = tmp_path / "run" / "round-00002-000002.safetensors"
+    written.write_bytes(b"being written")
+    assert held(KeptStates(tmp_path / "run"), range(20)) == [1]
+    assert written.exists()
+
+
+def test_the_lock_and_the_hash_of_the_images_stay_beside_states(tmp_path: Path) -> None:
+    kept = KeptStates(tmp_path / "run")
+    kept.images_are("these")
+    with kept.alone():
+        kept.put(1, state_after(1), 0)
+    for _ in range(2):
+        with KeptStates(tmp_path / "run").alone(), pytest.raises(BusyError):
+            lock(tmp_path / "run" / "lock")
+        with pytest.raises(DataError, match="are others than when the run began"):
+            KeptStates(tmp_path / "run").images_are("others")
+        KeptStates(tmp_path / "run").images_are("these")
 
 
 def test_a_run_that_starts_anew_keeps_its_first_rounds(tmp_path: Path) -> None:
@@ -126,6 +158,37 @@ def test_a_run_that_starts_anew_keeps_its_first_rounds(tmp_path: Path) -> None:
 
 def layers_after(round: int) -> State:
     return {f"{BATCH_NORM}mean": torch.full((2,), float(round))}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_still_needed_for_evaluations_stays_and_no_more(seed: int, tmp_path: Path) -> None:
+    """Beside a site that forgets nothing: rounds that were not accepted, models that are replaced by better ones."""
+    generator = np.random.default_rng(seed)
+    accepted, best, every = [0], 0, dict[int, State]()
+    for round in (one for one in range(1, 30) if generator.random() < 0.7):  # not in every cohort
+        needed = {max(made for made in accepted if made <= model) for model in (best, round - 1)} - {0}
+        every[round] = state_after(round) | {f"{OWN}x": torch.full((2,), float(round)), OWN_COUNT: torch.tensor(round)}
+        kept = KeptStates(tmp_path / "run")
+        kept.put(round, every[round], accepted[-1], frozenset(needed) or None)
+        assert set(kept.past.records) == {*needed, *accepted[1:][-KEPT + 1 :], round}
+        assert len(list((tmp_path / "run" / "past").iterdir())) == len(kept.past.records)
+        accepted += [round] if generator.random() < 0.8 else []
+        best = round if generator.random() < 0.3 else best
+        for model in (best, round):
+            after = max(made for made in accepted if made <= model)
+            found = KeptStates(tmp_path / "run").for_model(after)
+            assert after == 0 or torch.equal(found[f"{OWN}x"], every[after][f"{OWN}x"])
+            assert {name for name in kept.past.get(round)} == {f"{OWN}x"}
+
+
+def test_of_evaluations_nothing_is_forgotten_unasked(tmp_path: Path) -> None:
+    kept = KeptStates(tmp_path / "run")
+    for round in range(1, 9):
+        kept.put(round, layers_after(round), round - 1, None)
+    assert sorted(kept.past.records) == list(range(1, 9))
+    kept.put(9, layers_after(9), 8, frozenset({2, 11}))
+    assert sorted(kept.past.records) == [2, 6, 7, 8, 9]
+    assert kept.for_model(5) == kept.for_model(0) == {}
 
 
 def test_batch_norm_layers_of_every_round_stay(tmp_path: Path) -> None:
@@ -171,7 +234,8 @@ HERE = Asking(2, 0, "abc123")
 
 def site_of(folder: Path, number: int = 2, store: Store | None = None, **sections: Any) -> Site:
     whole = small_store(images=80) if store is None else store
-    return Site(number, as_client(whole.of_client(number), number), small_config(**sections), folder)
+    store = as_client(whole.of_client(number), number)
+    return Site(number, store, small_config(**sections), folder, folder / "models" / MODEL)
 
 
 def asked(site: Site, round: int, **changes: Any) -> TrainTask:
@@ -294,15 +358,148 @@ def test_a_site_refuses_tasks_of_others(tmp_path: Path) -> None:
         as_client(small_store(), 2)
 
 
-def test_a_reported_model_is_tested_with_the_batch_norm_of_its_time(tmp_path: Path) -> None:
-    site = site_of(tmp_path, method="fedperl_local_norm")
+@pytest.mark.parametrize(
+    ("sections", "prefix"),
+    [({"method": "fedperl_local_norm"}, BATCH_NORM), ({"federation": {"own_share": 0.5}}, OWN)],
+    ids=["batch norm", "own share"],
+)
+def test_a_reported_model_is_tested_with_what_was_kept_at_its_time(
+    sections: dict[str, Any], prefix: str, tmp_path: Path
+) -> None:
+    site = site_of(tmp_path, **sections)
     site.train(train_parcel(asked(site, 1)), HERE)
     then = evaluation_of(site, after=1)
     assert then != evaluation_of(site, after=0)
-    assert any(name.startswith(BATCH_NORM) for name in KeptStates(tmp_path / "abc123").after(1))
+    assert any(name.startswith(prefix) for name in KeptStates(tmp_path / "abc123").after(1))
     for round in range(2, 7):
-        site.train(train_parcel(asked(site, round)), replace(HERE, after=round - 1))
+        asking = replace(HERE, after=round - 1, needed=None if round < 5 else frozenset({1, round - 1}))
+        site.train(train_parcel(asked(site, round)), asking)
     assert evaluation_of(site, after=1) == then
+    assert sorted(KeptStates(tmp_path / "abc123").past.records) == [1, 3, 4, 5, 6]
+
+
+# The model that it uses
+
+
+def test_a_site_writes_the_model_that_it_is_to_use_as_it_uses_it(tmp_path: Path) -> None:
+    site = site_of(tmp_path, federation={"own_share": 0.25})
+    trained = read_update(site.train(train_parcel(asked(site, 1)), HERE)).state
+    for part in ("validation", "test"):
+        evaluation_of(site, after=1, part=part, full=True)
+    assert not site.model.exists()
+    told = evaluation_of(site, after=1, full=True, to_use=True)
+    assert told == evaluation_of(site, after=1, full=True)  # nothing more leaves
+    model, found = state_of(Workspace(site.config, 3).net), load_file(site.model)
+    for name, tensor in found.items():
+        if tensor.is_floating_point():
+            expected = 0.75 * model[name].double() + 0.25 * trained[name].double()
+            assert torch.allclose(tensor.double(), expected, atol=1e-6)
+            assert torch.equal(tensor, model[name]) == torch.equal(trained[name], model[name])
+    predictor = open_predictor(site.model)
+    assert (predictor.classes, predictor.size, predictor.round, predictor.run) == (("A", "B", "C"), 16, 0, None)
+    test = site.store.pixels(site.store.partition.clients[2].test)
+    right = predictor.ask(torch.from_numpy(test)).argmax(1).numpy()
+    labels = site.store.manifest.label[site.store.partition.clients[2].test]
+    assert (right == labels).mean() == pytest.approx(read_evaluation(told).numbers["accuracy"])
+    assert site.model.stat().st_mode & 0o777 == 0o600
+
+
+def other(site: Site) -> GlobalModel:
+    return GlobalModel(5, {name: tensor + 1 for name, tensor in state_of(Workspace(site.config, 3).net).items()})
+
+
+def test_a_model_to_use_is_whole_or_not_there_and_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = site_of(tmp_path)
+    evaluation_of(site, full=True, to_use=True)
+    first, second = site.model, site.model.with_name(f"{site.model.stem}_2.safetensors")
+    before = first.read_bytes()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedperl.files.os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluation_of(site, model=other(site), full=True, to_use=True)
+    assert not second.exists()
+    for _ in range(2):  # the server does not know that it was written, and asks again
+        evaluation_of(site, model=other(site), full=True, to_use=True)
+        assert open_predictor(second).round == 5
+        evaluation_of(site, full=True, to_use=True)
+        assert first.read_bytes() == before
+    assert sorted(path.name for path in first.parent.iterdir()) == sorted([first.name, second.name])
+    assert "is another model of this run" in caplog.text
+
+
+def test_a_model_to_use_is_written_by_one_at_a_time_and_waits_for_no_training(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    kept = KeptStates(tmp_path / "abc123")
+    with kept.handing_out():
+        late = threading.Thread(target=lambda: evaluation_of(site, full=True, to_use=True))
+        late.start()
+        late.join(1.0)
+        assert late.is_alive()
+        assert not site.model.exists()
+    late.join(30)
+    assert site.model.exists()
+    with kept.alone():
+        training = threading.Thread(target=lambda: evaluation_of(site, full=True, to_use=True))
+        training.start()
+        training.join(30)
+        assert not training.is_alive()
+
+
+def test_a_model_to_use_is_of_the_runs_network(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    right = state_of(Workspace(site.config, 3).net)
+    name = next(name for name, tensor in right.items() if tensor.ndim > 1)
+    for wrong in (
+        {key: tensor for key, tensor in right.items() if key != name},
+        right | {name: right[name][:1]},
+        right | {name: right[name].double()},
+    ):
+        with pytest.raises(RunError, match=f"of another form than the network: {re.escape(name)}"):
+            evaluation_of(site, model=GlobalModel(5, wrong), full=True, to_use=True)
+    assert not site.model.exists()
+
+
+@pytest.mark.parametrize("own_share", [0.0, 0.5])
+def test_a_model_that_cannot_be_written_holds_nobody_up_where_the_server_has_it(
+    own_share: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = site_of(tmp_path, federation={"own_share": own_share})
+    wanted = evaluation_of(site, full=True)
+    site.model = tmp_path / "file" / "model.safetensors"
+    (tmp_path / "file").touch()
+    if own_share:
+        with pytest.raises(DataError, match="file"):
+            evaluation_of(site, full=True, to_use=True)
+    else:
+        assert evaluation_of(site, full=True, to_use=True) == wanted
+        assert "is not written here, but the server has it" in caplog.text
+
+
+def test_what_a_site_has_lost_it_does_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = site_of(tmp_path, federation={"own_share": 0.5})
+    evaluation_of(site, after=3, full=True, to_use=True)
+    plain = state_of(Workspace(site.config, 3).net)
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in load_file(site.model).items())
+    assert "nothing is left of round 3: the global model is tested and used as it is" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("skin", "skin"), ("a" * 100, "a" * 50), ("größe und mehr", "gr__e_und_mehr"), ("𝒳" * 100, "_" * 50)],
+)
+def test_a_sites_models_are_named_by_run(name: str, plain: str, tmp_path: Path) -> None:
+    folder = SiteFolder(tmp_path / "site")
+    path = folder.model_of(name, "0123456789abcdef")
+    assert path.parent == folder.path / "models"
+    assert path.name == f"{plain}_0123456789abcdef.safetensors"
+    write_weights(path, {"x": torch.zeros(1)}, {})
+    assert path != folder.model_of(name, "1123456789abcdef")
 
 
 def test_a_site_refuses_an_objective_that_is_not_the_runs(tmp_path: Path) -> None:
@@ -370,6 +567,20 @@ def test_an_answer_brings_back_what_it_is_known_by() -> None:
     assert (parcel.text, dict(parcel.pieces)) == ('{"b": 1}', {"model": b"new"})
     assert envelope == {ATTEMPT: "a", NONCE: "n", HASH: model_hash(given)}
     assert parcel_of(answer(question(Parcel("{}")), do))[1] == {ATTEMPT: "a", NONCE: "n", HASH: ""}
+
+
+@pytest.mark.parametrize(
+    ("said", "needed"),
+    [
+        ("3", {3}),
+        ("12,3,3", {3, 12}),
+        *((said, None) for said in ("", ",", "3,", "-3", "3 ", "3,x", "٣", "3\n", "1e3", "[3]", "9" * 5000)),
+    ],
+)
+def test_rounds_that_cannot_be_read_stand_for_all(said: str, needed: set[int] | None) -> None:
+    envelope = {CLIENT: "2", AFTER: "7", RUN: "abc123"}
+    assert asking_of(envelope | {NEEDED: said}) == Asking(2, 7, "abc123", None if needed is None else frozenset(needed))
+    assert asking_of(envelope).needed is None
 
 
 @pytest.mark.parametrize(
@@ -463,7 +674,6 @@ def test_all_that_is_refused_is_still_there() -> None:
         ),
         ("[peers]\nanonymize = false", "peers.anonymize = false sends one client's model to another"),
         ('device = "cuda"', "device = 'cuda': the server only averages; wanted 'cpu'"),
-        ("[federation]\nown_share = 0.5", "federation.own_share = 0.5: a site cannot yet hand out the mixture"),
         ('privacy = "research"', "privacy = 'research': not for real patients"),
         ("[peers]\nsnapshot = false", "peers.snapshot = false: a client could be sent a peer of models"),
         (
@@ -584,11 +794,13 @@ def test_a_folder_of_any_name_is_found(name: str, tmp_path: Path) -> None:
 
 def test_leaving_and_coming_back(site: SiteFolder) -> None:
     KeptStates(site.state / "run").put(1, state_after(1), 0)
+    write_weights(site.model_of("skin", "0" * 16), {"x": torch.zeros(1)}, {})
     assert not site.leaving()
     site.leave()
     assert site.leaving()
     assert not site.told()
     assert not site.state.exists()
+    assert [path.name for path in site.models.iterdir()] == ["skin_0000000000000000.safetensors"]  # its own to use
     site.has_told()
     assert SiteFolder(site.path).told()
     site.leave()

@@ -1,13 +1,18 @@
+import dataclasses
+
 import pytest
 import torch
 
+from fedperl.data.batches import draw_indices
+from fedperl.data.views import apply_strong, draw_strong
 from fedperl.learn import local_round as module
 from fedperl.learn.average import follow
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import LocalSettings, batches, local_round
 from fedperl.learn.nets import build_net
-from fedperl.learn.objectives import FixMatch, Supervised
+from fedperl.learn.objectives import FixMatch, Supervised, View
 from fedperl.learn.state import load_into, state_of
+from fedperl.seeds import seed_for
 from fedperl.settings import Objective, Optimizer, Views
 
 
@@ -60,6 +65,30 @@ def test_labels_belong_to_their_images() -> None:
         for image, label in zip(batch.labelled, batch.labels, strict=True):
             same = (data.images[data.labelled].float() / 255 - image).abs().amax(dim=(1, 2, 3)) < 1e-6
             assert data.labels[data.labelled][same].tolist() == [label]
+
+
+def test_labelled_images_in_strong_views_change_nothing_else() -> None:
+    data = images()
+    again: tuple[View, ...] = ("labelled", "labelled_again")
+    of: frozenset[View] = FixMatch.views | {*again}
+    strong = dataclasses.replace(settings(), views=Views(labelled="strong"))
+    plain, shown = (list(batches(data, each, 1, of)) for each in (settings(), strong))
+    for name in again:
+        generator = torch.Generator().manual_seed(seed_for(1, module.PURPOSE[name]))
+        drawn = draw_strong(12, generator)
+        rows = draw_indices(10, 12, torch.Generator().manual_seed(seed_for(1, "labelled")))
+        wanted = torch.stack(
+            [
+                apply_strong(data.images[row : row + 1].float() / 255, drawn[k : k + 1])[0]
+                for k, row in enumerate(rows.tolist())
+            ]
+        )
+        found = torch.cat([getattr(batch, name) for batch in shown])
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
+        assert not torch.equal(found, torch.cat([getattr(batch, name) for batch in plain]))
+    for one, other in zip(plain, shown, strict=True):
+        for kind in ("labels", "weak", "strong"):
+            assert torch.equal(getattr(one, kind), getattr(other, kind))
 
 
 def test_missing_kinds_are_skipped_and_nothing_at_all_is_refused() -> None:

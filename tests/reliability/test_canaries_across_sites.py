@@ -89,7 +89,9 @@ class OpenGrid:
 def carried(root: Path, *, again: bool = False) -> Captured:
     """Run the server and its sites; one fails once, with a patient's file in its error."""
     run, trains = Captured(root / "server"), Client.train
-    sites = {n: Site(n, as_client(STORE.of_client(n), n), CONFIG, root / f"site_{n}") for n in SITES}
+    sites = {
+        n: Site(n, as_client(STORE.of_client(n), n), CONFIG, root / f"site_{n}", root / f"model_{n}") for n in SITES
+    }
     grid: Any = OpenGrid(run, sites, again)
 
     def fails(self: Client, task: Any, *rest: Any) -> Any:

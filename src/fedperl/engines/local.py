@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fedperl.errors import RunError
 from fedperl.evaluate.classification import Probabilities
 from fedperl.federation.client import HELD, Client
-from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
+from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.personal import TO_EVALUATE
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
@@ -64,6 +64,10 @@ class LocalExchange:
                     f"the global model of round {task.model.round} cannot be evaluated at client {task.client}: "
                     f"{error}; a run that diverges wants a smaller optimizer.lr"
                 ) from None
+
+    def in_use(self, client: int, model: GlobalModel) -> State:
+        """Return a model as a client uses it, with what it kept when the model was made."""
+        return self.clients[client].in_use(model.state, self.past.at(client, model.round))
 
     def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
         """Forget what clients kept for models of other rounds than these, their own best and the latest."""

@@ -54,7 +54,7 @@ class Workspace:
         """
         self._config, self._classes, self._finish = config, classes, finish
         self.net = self._build()
-        self.orientations = config.model.orientations
+        self.orientations = config.orientations
         self._peers: list[nn.Module] = []
         self._teacher: nn.Module | None = None
 
@@ -251,7 +251,7 @@ class Client:
             predicted: what the model says of them, where that is known already; not with `task.full`.
         """
         if predicted is None:
-            load_into(self.work.net, as_used(task.model.state, state or {}, self.own_share))
+            load_into(self.work.net, self.in_use(task.model.state, state or {}))
             truth, probabilities = self._predictions(task.part)
         else:
             truth, probabilities = self.evaluation[task.part].labels.cpu().numpy(), predicted
@@ -261,6 +261,10 @@ class Client:
         numbers["loss"] = float(F.nll_loss(logs, torch.from_numpy(truth), weight=self.class_weights))
         sums, groups = (None, {}) if found is None else (found.sums, found.groups)
         return Evaluation(task.run, task.round, self.number, task.part, numbers, sums, groups)
+
+    def in_use(self, model: State, state: State) -> State:
+        """Return a global model as the client uses it, with what it kept when the model was made."""
+        return as_used(model, state, self.own_share)
 
     def _predictions(self, part: str) -> tuple[Labels, Probabilities]:
         """Return the truth and what the network at hand says of one part."""

@@ -141,6 +141,8 @@ class EvaluateTask:
     part: Literal["validation", "test"]
     full: bool = False
     """Of a model that is reported: calibration, ranking and counts in bins too."""
+    to_use: bool = False
+    """Whether it is the one that the client uses when the run is over: a site then writes it to a file of its own."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What the server does with images of its own: train on them, score models on them, test what clients sent."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,6 +20,7 @@ from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.predict import predict
 from fedperl.learn.schedule import of_round
 from fedperl.learn.state import State, load_into, state_of
+from fedperl.learn.steps import AtWork, EagerSteps
 from fedperl.peers.predictions import embedding, noise_image
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
@@ -26,8 +29,16 @@ from fedperl.settings import Config
 class OwnImages:
     """The server's images, by use, and the network they are shown to."""
 
-    def __init__(self, config: Config, store: Store, work: Workspace, *, resident: bool = True) -> None:
+    def __init__(
+        self, config: Config, store: Store, work: Workspace, *, resident: bool = True, at_work: AtWork | None = None
+    ) -> None:
+        """Hold the images.
+
+        Args:
+            at_work: where the server trains; by default operation by operation on the network of `work`.
+        """
         self.config, self.work, self.classes = config, work, len(store.classes)
+        self._at_work: AtWork = at_work or (lambda: nullcontext((work.net, EagerSteps)))
         self.parts: dict[str, EvaluationImages] = {
             part: _images(store, rows, config.device, part, resident=resident)
             for part in SERVER_PARTS
@@ -83,11 +94,13 @@ class OwnImages:
             -(-len(own.labels) // batch) if steps == "auto" else steps,
             batch,
         )
-        every = torch.arange(len(own.labels), device=own.labels.device)
+        every = torch.arange(len(own.labels), device=own.images.device)
         images = LocalImages(own.images, own.labels, every, every[:0], self.classes)
-        load_into(self.work.net, state)
-        local_round(self.work.net, images, settings, seed=seed_for(config.seed, "server's round", round))
-        return state_of(self.work.net)
+        with self._at_work() as (net, make_steps):
+            load_into(net, state)
+            seed = seed_for(config.seed, "server's round", round)
+            local_round(net, images, settings, seed=seed, make_steps=make_steps)
+            return state_of(net)
 
     def measure(self, server: Server) -> dict[str, dict[str, float]]:
         """Return the global model's numbers on the validation images, where it is validated in this round.

@@ -11,7 +11,7 @@ from fedperl.federation.run_folder import UNAVERAGED, RunFolder
 from fedperl.federation.selection import Selection
 from fedperl.federation.server import NOTHING_CAME, Server
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.learn.state import size_in_bytes
+from fedperl.learn.state import State, size_in_bytes
 
 
 class Exchange(Protocol):
@@ -23,6 +23,10 @@ class Exchange(Protocol):
 
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations of the tasks."""
+        ...
+
+    def in_use(self, client: int, model: GlobalModel) -> State | None:
+        """Return a model as a client uses it; None where the client alone can tell, and writes it down itself."""
         ...
 
     left: set[int]
@@ -53,6 +57,8 @@ class Progress:
     accuracy: float | None
     """Of the model that was validated last; None where none was since the start."""
     summary: RoundSummary | None
+    server: Server | None = None
+    """To look at, not to change: its models. None where it is another process."""
 
 
 Watcher = Callable[[Progress], None]
@@ -145,7 +151,7 @@ class Rounds:
                     f"round {summary.round}: no client has sent an update that could be used{since} ({reasons})"
                 )
             for watcher in watchers:
-                watcher(Progress(self.round, rounds, accuracy, summary))
+                watcher(Progress(self.round, rounds, accuracy, summary, self.server))
 
     def _one(self, round: int) -> tuple[float | None, RoundSummary]:
         with self.watch.measure("server"):

@@ -178,10 +178,10 @@ class StateFiles:
         self._replaced.clear()
 
     def sweep(self) -> None:
-        """Delete every file that no record names: what a crash left behind."""
+        """Delete every file of its own that no record names: what a crash left behind."""
         named = {record.file for record in self.records.values()}
-        for path in self.folder.iterdir():
-            if path.name not in named and not path.is_dir():
+        for path in self.folder.glob(f"{self.prefix}-*"):
+            if path.name not in named:
                 path.unlink(missing_ok=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -192,6 +192,15 @@ class StateFiles:
 
     def restore(self, index: dict[str, Any]) -> None:
         """Take the index of a checkpoint over and delete what it does not name."""
+        self.look(index)
+        self.sweep()
+
+    def look(self, index: dict[str, Any]) -> None:
+        """Take an index over and delete nothing: another process may be writing here.
+
+        Raises:
+            RunError: it names a file that is not there, or not in this folder.
+        """
         self.records = {int(key): Record(**record) for key, record in index.items()}
         self._recent, self._recent_bytes = {}, 0
         elsewhere = [r.file for r in self.records.values() if Path(r.file).name != r.file]
@@ -201,7 +210,6 @@ class StateFiles:
         if missing:
             raise RunError(f"{self.folder / missing[0]}: missing, though the checkpoint names it")
         self._named = {record.file for record in self.records.values()}
-        self.sweep()
 
 
 def _write(path: Path, state: State) -> str:

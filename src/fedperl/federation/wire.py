@@ -111,7 +111,8 @@ def read_update(parcel: Parcel) -> Update:
 def evaluate_parcel(task: EvaluateTask, model: bytes | None = None) -> Parcel:
     """Return an evaluation task to be sent; `model` is its global model, packed, where it is at hand."""
     head = {"run": task.run, "round": task.round, "client": task.client, "model": task.model.round}
-    return Parcel(json.dumps(head | {"part": task.part, "full": task.full}), {MODEL: model or packed(task.model.state)})
+    head |= {"part": task.part, "full": task.full, "to_use": task.to_use}
+    return Parcel(json.dumps(head), {MODEL: model or packed(task.model.state)})
 
 
 def read_evaluate(parcel: Parcel) -> EvaluateTask:
@@ -120,12 +121,14 @@ def read_evaluate(parcel: Parcel) -> EvaluateTask:
     Raises:
         WireError: it is not one.
     """
-    wanted = {"run": str, "round": int, "client": int, "model": int, "part": str, "full": bool}
+    wanted = {"run": str, "round": int, "client": int, "model": int, "part": str, "full": bool, "to_use": bool}
     found = _object(parcel.text, wanted)
     if found["part"] not in ("validation", "test"):
         raise WireError(f"an evaluation of part {found['part']!r}; wanted validation or test")
     model = GlobalModel(found["model"], _state(parcel, MODEL))
-    return EvaluateTask(found["run"], found["round"], found["client"], model, found["part"], found["full"])
+    return EvaluateTask(
+        found["run"], found["round"], found["client"], model, found["part"], found["full"], found["to_use"]
+    )
 
 
 def evaluation_parcel(evaluation: Evaluation) -> Parcel:

@@ -246,7 +246,7 @@ class _Pool:
 
 def draw_view(name: View, n: int, generator: torch.Generator, views: Views) -> WeakDraw | StrongDraw:
     """Return what a view of this name does to each of n images."""
-    if name != "strong":
+    if (views.labelled if name.startswith("labelled") else name) != "strong":
         return draw_weak(n, generator, views.weak)
     return draw_strong(n, generator, views.strong, operations=views.operations, magnitude=views.magnitude)
 

@@ -4,6 +4,7 @@ How a device is told to take and to make them is an engine's business: `Steps`, 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -72,6 +73,10 @@ class MakeSteps(Protocol):
         self, net: nn.Module, objective: Objective, optimizer: Optimizer, mu: float, memory: State, seed: int
     ) -> Steps:
         """Return the steps of one round; the network holds the received model, `seed` is that of its dropout."""
+
+
+AtWork = Callable[[], AbstractContextManager[tuple[nn.Module, MakeSteps]]]
+"""Gives, for as long as a round takes, a network and how its steps are taken."""
 
 
 def take_step(

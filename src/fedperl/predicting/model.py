@@ -89,7 +89,7 @@ def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu")
     load_model(net, path, settings.net)
     folder = path.resolve().parent
     run = folder.parent if folder.name == "models" and (folder.parent / "config.toml").is_file() else None
-    return Predictor(path, net.to(device), settings.net, classes, size, round, run, settings.orientations)
+    return Predictor(path, net.to(device), settings.net, classes, size, round, run, int(settings.orientations))
 
 
 def _file_of(model: Path, name: str | None) -> Path:

@@ -120,11 +120,15 @@ def _models(config: Config, results: Mapping[str, Any], main: str) -> list[str]:
     if config.federation.running_average:
         note += " A round's model is the running mean of those up to it, from which no client has trained."
     if config.federation.batch_norm == "local":
-        note += " Each client is tested with batch-norm layers of its own; the files of all clients have averaged ones."
+        note += (
+            " Each client is tested with batch-norm layers of its own; the files of all clients have averaged ones. "
+            "Across sites client K alone has `client_K_best`."
+        )
     elif personal := config.federation.personal:
         note += (
             f" Each client is tested with {personal}, as in `client_K_best`; the files of all clients have none. "
-            "`client_K_best` is for client K alone: with the global model of its round it tells K's own models."
+            "`client_K_best` is for client K alone, and across sites with it alone: with the global model of its round "
+            "it tells K's own models."
         )
     return ["## The models", "", *table(header, rows, text=2), "", note]
 
@@ -137,7 +141,7 @@ def _method(config: Config, results: Mapping[str, Any]) -> list[str]:
             "network",
             f"{config.model.net}, {config.data.size} px, input {config.model.input_scale}"
             + (", group norm" if config.model.norm == "group" else "")
-            + (f", asked in {n} orientations" if (n := config.model.orientations) > 1 else ""),
+            + (f", asked in {n} orientations" if (n := config.orientations) > 1 else ""),
         ],
         ["starting weights", _weights(config.model.weights)],
         ["objective", _objective(config)],

@@ -79,6 +79,18 @@ def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> No
     assert len({json.dumps(lines[-1]["validation"]) for lines in (plain, own, turned)}) == 3
 
 
+def test_the_server_learns_the_same_as_operation_by_operation(tmp_path: Path) -> None:
+    own = ["scenario.labels=server", "scenario.server_steps=5"]
+    fast, slow = (run(tmp_path / mode, *own, f"gpu={mode}") for mode in ("fast", "reference"))
+    for ours, theirs in zip(fast, slow, strict=True):
+        assert ours["server"].keys() == theirs["server"].keys()
+        for client, numbers in ours["numbers"].items():
+            assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.05)
+    assert run(tmp_path / "again", *own) == fast
+    less = run(tmp_path / "less", own[0], "scenario.server_steps=1")
+    assert less[0]["numbers"] != fast[0]["numbers"]  # the server's steps count
+
+
 @pytest.mark.parametrize("method", ["fedperl", "fedirm", "fedirm_fedperl"])
 def test_efficientnet_learns_about_the_same_as_operation_by_operation(tmp_path: Path, method: str) -> None:
     """With dropout and drop-connect on, whose draws differ."""

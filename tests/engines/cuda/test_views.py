@@ -4,8 +4,9 @@ Where there is no GPU the kernels run in Triton's interpreter: slowly, so images
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -177,10 +178,12 @@ def client() -> LocalImages:
 SETTINGS = LocalSettings(Objective(), Optimizer(lr=1e-3), Views(strong="standard", operations=1), steps=2, batch=3)
 
 
-def test_batches_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    eager = list(batches(client(), SETTINGS, 1, FixMatch.views))
+@pytest.mark.parametrize("labelled", ["weak", "strong"])
+def test_batches_of_a_round(labelled: Literal["weak", "strong"], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(SETTINGS, views=Views(strong="standard", operations=1, labelled=labelled))
+    eager = list(batches(client(), settings, 1, FixMatch.views))
     monkeypatch.setitem(rounds.VIEW_MEMORY, DEVICE, 1)  # a step at a time, so that most begin inside the draws
-    ours = list(batches(client(), SETTINGS, 1, FixMatch.views, make_views=KernelViews))
+    ours = list(batches(client(), settings, 1, FixMatch.views, make_views=KernelViews))
     for one, other in zip(ours, eager, strict=True):
         for name in ("labelled", "weak", "strong"):
             view = getattr(one, name)

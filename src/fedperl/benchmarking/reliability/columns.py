@@ -23,7 +23,7 @@ from fedperl.errors import FedPerlError
 from fedperl.federation.aggregate import fedavg
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.members import Member
-from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
+from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.rounds import Rounds
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.server import Server
@@ -113,6 +113,10 @@ class ToyExchange:
         """Yield an accuracy a client."""
         for task in tasks:
             yield Evaluation(task.run, task.round, task.client, task.part, {"accuracy": 0.5})
+
+    def in_use(self, client: int, model: GlobalModel) -> State:
+        """Return the model: nobody has anything of its own."""
+        return model.state
 
     def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
         """Nothing is kept."""

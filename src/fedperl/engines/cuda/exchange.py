@@ -4,8 +4,10 @@ import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 
 import torch
+from torch import nn
 
 from fedperl.engines.cuda.captured import Recorder
 from fedperl.engines.cuda.kernels import fast_views, finish
@@ -17,7 +19,7 @@ from fedperl.federation.state_files import RECENT, StateFiles
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.learn.predict import predict_parts
 from fedperl.learn.state import State, load_into
-from fedperl.learn.steps import EagerSteps, MakeSteps
+from fedperl.learn.steps import AtWork, EagerSteps, MakeSteps
 from fedperl.settings import Config
 
 AT_ONCE = 4
@@ -61,6 +63,16 @@ class Place:
     def end(self) -> None:
         """Let whatever is asked of the device from now on wait for the place's work."""
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    @contextmanager
+    def at_work(self) -> Iterator[tuple[nn.Module, MakeSteps]]:
+        """Give the network, and how its steps are taken, to one who trains here and nowhere beside."""
+        self.begin()
+        try:
+            with self.used():
+                yield self.work.net, self.make_steps
+        finally:
+            self.end()
 
     def _default(self) -> torch.Generator:
         index = torch.cuda.current_device() if self.device.index is None else self.device.index
@@ -179,6 +191,12 @@ def places(config: Config, classes: int) -> tuple[Callable[[], Place], int]:
         return Place(Workspace(config, classes, finish(config)), steps, device)
 
     return make, count
+
+
+def alone(config: Config, classes: int) -> AtWork:
+    """Return where one trains who is no client of a cohort, the server or a backbone; made when first asked for."""
+    made = cache(places(config, classes)[0])
+    return lambda: made().at_work()
 
 
 def resident(config: Config, image_bytes: int) -> bool:

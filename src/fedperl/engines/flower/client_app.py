@@ -26,8 +26,10 @@ def _answer(message: Message, context: Context, what: str) -> Message:
         if not context.run_config["simulated"]:
             raise RunError("this program is for simulations alone; a site runs the program that is installed there")
         config, store = _opened(str(context.run_config["config"]))
-        folder = Path(str(context.run_config["out"])) / "sites" / str(asked.client)
-        found: Parcel = getattr(Site(asked.client, store, config, folder), what)(parcel, asked)
+        run = Path(str(context.run_config["out"]))
+        model = run / "models" / f"client_{asked.client}_best.safetensors"
+        site = Site(asked.client, store, config, run / "sites" / str(asked.client), model)
+        found: Parcel = getattr(site, what)(parcel, asked)
         return found
 
     return Message(answer(message.content, do), reply_to=message)

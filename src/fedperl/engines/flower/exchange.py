@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import RunError
 from fedperl.evaluate import BINS
-from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
+from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.federation.wire import (
     Parcel,
@@ -25,14 +25,16 @@ from fedperl.federation.wire import (
     train_parcel,
 )
 from fedperl.learn.packing import packed
+from fedperl.learn.state import State
 
 SPARE = 2**16
 """Bytes that an answer may have beyond its question's, and a relation matrix: headers."""
 POLL = 0.2
 """Seconds between two looks for answers."""
-ATTEMPT, NONCE, AFTER, CLIENT, RUN, HASH = "attempt", "nonce", "after", "client", "run", "hash"
+ATTEMPT, NONCE, AFTER, CLIENT, RUN, HASH, NEEDED = "attempt", "nonce", "after", "client", "run", "hash", "needed"
 """The envelope: which start of the server asks, a number used once, the client's last accepted round, its number, the
-run's name at the sites, and the model's hash."""
+run's name at the sites, the model's hash, and with a training task the client's own rounds whose state is still needed
+for evaluations; where it says none, all are."""
 LONGEST, MOST_SAID = 60, 200
 """Characters of an error's kind, and of what is wrong with an answer, that are written down."""
 AWAY = (3, 4, 5)
@@ -47,11 +49,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Question:
-    """What a client is asked, and the round after which it starts."""
+    """What a client is asked, the round after which it starts, and those of its own rounds that are still needed."""
 
     client: int
     parcel: Parcel
     after: int = 0
+    needed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class FlowerExchange:
         quorum: int = 1,
         run: str = "",
         classes: int | None = None,
+        personal: bool = False,
     ) -> None:
         """Carry the messages of one start of the server.
 
@@ -103,10 +107,13 @@ class FlowerExchange:
             quorum: how many of a cohort must be online for a round to begin at once.
             run: the run's name at the sites, which keep their state by it.
             classes: how many; counts of a reported model have to be of so many.
+            personal: whether clients evaluate and use models with something of their own, which stays with them.
         """
         self.note_left, self.run, self.classes = note_left, run, classes
         self.grid, self.online, self.waiting, self.quorum = grid, online, waiting, quorum
         self.watch, self.accepted, self.removed = watch or Stopwatch(), accepted, removed
+        self.personal = personal
+        self._of_all, self._of_one = set[int](), dict[int, int]()
         self.attempt = secrets.token_hex(8)
         self.left: set[int] = set()
 
@@ -123,7 +130,10 @@ class FlowerExchange:
         with self.watch.measure("training"):
             after = self.accepted(tasks[0].round)
             model = packed(tasks[0].model.state)  # every task of a round starts from the same one
-            questions = [Question(t.client, train_parcel(t, model), after.get(t.client, 0)) for t in tasks]
+            needed = self._needed([task.client for task in tasks])
+            questions = [
+                Question(t.client, train_parcel(t, model), after.get(t.client, 0), needed[t.client]) for t in tasks
+            ]
             found = self._ask(MessageType.TRAIN, questions, read_update)
         for task, answer in zip(tasks, found, strict=True):
             if isinstance(answer, Update) and answer.client != task.client:
@@ -194,8 +204,28 @@ class FlowerExchange:
             time.sleep(5 * POLL)
             self._wait_for(sorted(missing), 1, until)
 
+    def in_use(self, client: int, model: GlobalModel) -> State | None:
+        """Return the model, or None where the client has mixed something of its own in."""
+        return None if self.personal else model.state
+
     def keep(self, rounds: set[int], best: Mapping[int, int]) -> None:
-        """Nothing: sites keep few states."""
+        """Remember of which models sites are to keep what belongs to them; each is told with its next task.
+
+        By then there is a checkpoint: across sites each round has one.
+        """
+        self._of_all, self._of_one = rounds, dict(best)
+
+    def _needed(self, clients: Sequence[int]) -> dict[int, frozenset[int]]:
+        """Return each client's own rounds whose state a model may still be evaluated with; none where all may be."""
+        if not self.personal:
+            return dict.fromkeys(clients, frozenset())
+        own = self._of_one
+        models = {client: self._of_all | ({own[client]} if client in own else set()) for client in clients}
+        trained = {made: self.accepted(made + 1) for made in set().union(*models.values())}
+        return {
+            client: frozenset(trained[made][client] for made in models[client] if client in trained[made])
+            for client in clients
+        }
 
     def ask_about(self, clients: Iterable[int], read: Callable[[Parcel], Answer]) -> dict[int, Answer | str]:
         """Return what clients say of themselves, or the kind of their error; those that do not answer are missing."""
@@ -229,6 +259,8 @@ class FlowerExchange:
             parcel = question.parcel
             envelope = {ATTEMPT: self.attempt, NONCE: secrets.token_hex(16)}
             envelope |= {AFTER: str(question.after), CLIENT: str(question.client), RUN: self.run}
+            if question.needed:
+                envelope[NEEDED] = ",".join(map(str, sorted(question.needed)))
             most = sum(map(len, parcel.pieces.values())) + 8 * (self.classes or 0) ** 2 + SPARE
             asked.append(Asked(place, question.client, envelope, model_hash(parcel) if parcel.pieces else "", most))
             content = record_of(parcel, envelope, made)

@@ -38,8 +38,6 @@ def check_deployable(config: Config) -> None:
         "federation.alone = true: clients that train by themselves have nothing to send; wanted false": (
             config.federation.alone
         ),
-        f"federation.own_share = {config.federation.own_share:g}: a site cannot yet hand out the mixture that it "
-        "tests; wanted 0": config.federation.own_share > 0,
         f"objective.kind = {config.objective.kind!r}: sites run no code that is sent to them; wanted one of "
         f"{', '.join(sorted(OBJECTIVES))}": config.objective.kind not in OBJECTIVES,
         f"device = {config.device!r}: the server only averages; wanted 'cpu', each site's site.toml names its own": (

@@ -212,6 +212,7 @@ def serve(
             quorum=config.federation.quorum,
             run=run,
             classes=len(classes),
+            personal=bool(config.federation.personal),
         )
         federate(config, folder, ground, OwnImages(config, own_store, work), work, exchange, watch, [], started)
     finally:

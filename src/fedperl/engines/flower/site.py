@@ -2,10 +2,12 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,15 +19,16 @@ from fedperl import __version__
 from fedperl.data.partition import ClientPart, no_rows
 from fedperl.data.scenarios import client_seen_by
 from fedperl.data.store import Store
-from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NONCE, RUN
+from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NEEDED, NONCE, RUN
 from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS, without_few
 from fedperl.evaluate.group_counts import LEAST
 from fedperl.federation.client import Client, Workspace, client_of_store
+from fedperl.federation.handing_out import about_model
 from fedperl.federation.members import Member, member_of
 from fedperl.federation.messages import Evaluation
-from fedperl.federation.personal import BATCH_NORM
+from fedperl.federation.personal import TO_EVALUATE
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.wire import (
     Parcel,
@@ -36,7 +39,9 @@ from fedperl.federation.wire import (
     update_parcel,
 )
 from fedperl.files import sync_folder, write_durably
+from fedperl.learn.packing import packed
 from fedperl.learn.state import State
+from fedperl.learn.weights import write_weights
 from fedperl.opening import finish_of, on
 from fedperl.settings import Config
 
@@ -48,6 +53,8 @@ KEPT = 4
 log = logging.getLogger(__name__)
 
 MOST_CLIENTS = 100_000
+ROUNDS = r"\d{1,9}(,\d{1,9})*"
+"""Rounds on an envelope."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Asking:
     """The client's last round that was accepted."""
     run: str
     """The run's name, by which a site keeps its state."""
+    needed: frozenset[int] | None = None
+    """The client's own rounds whose state models may still be evaluated with; None where all are."""
 
 
 Do = Callable[[Parcel, Asking], Parcel]
@@ -68,19 +77,20 @@ Do = Callable[[Parcel, Asking], Parcel]
 class Site:
     """The client that holds one part of a store."""
 
-    def __init__(self, number: int, store: Store, config: Config, folder: Path) -> None:
+    def __init__(self, number: int, store: Store, config: Config, folder: Path, model: Path) -> None:
         """Open a site.
 
         Args:
             number: as the server counts; the store's partition has the client at this place.
             folder: where it keeps its state; nobody else's.
+            model: the file of the model that it uses once the run is over.
         """
         torch.set_num_threads(int(config.threads))
         clients = list(store.partition.clients)
         clients[number] = client_seen_by(config.scenario, number, clients[number], store.manifest)
         self.number, self.config = number, config
         self.store = store.dealt(replace(store.partition, clients=tuple(clients)))
-        self.folder = folder
+        self.folder, self.model = folder, model
 
     def about(self, _: Parcel, asked: Asking) -> Parcel:
         """Return what the server is told before the first round."""
@@ -101,23 +111,55 @@ class Site:
         with kept.alone(), on(self.config.device):
             kept.images_are(self.store.digest())
             update, state = self._client().train(task, kept.after(asked.after))
-            kept.put(task.round, state, asked.after)
+            kept.put(task.round, state, asked.after, asked.needed)
         log.info("round %d: trained in %.2f s", task.round, time.perf_counter() - started)
         if len(getattr(part, REPORTED[task.settings.report])) < LEAST:
             update = replace(update, numbers={k: v for k, v in update.numbers.items() if k != "accuracy"})
         return update_parcel(update)
 
     def evaluate(self, parcel: Parcel, asked: Asking) -> Parcel:
-        """Evaluate a model with the state after an earlier round."""
+        """Evaluate a model with the state after an earlier round, and write the one that the site is to use."""
         task = read_evaluate(parcel)
         self._check(task.client)
         if len(getattr(self.store.partition.clients[self.number], task.part)) < LEAST:
             raise DataError(f"fewer than {LEAST} {task.part} images: nothing is told of them")
         kept = self._kept(asked)
         kept.images_are(self.store.digest())
+        state = kept.for_model(asked.after)
+        if asked.after and not state and self.config.federation.personal:
+            log.warning("nothing is left of round %d: the global model is tested and used as it is", asked.after)
         with on(self.config.device):
-            found = self._client().evaluate(task, kept.for_model(asked.after))
+            client = self._client()
+            if task.to_use:
+                check_form(task.model.state, client.work.net.state_dict())
+            found = client.evaluate(task, state)
+            if task.to_use:
+                with kept.handing_out():
+                    self._hand_out(task.model.round, client.work.deliverable(client.in_use(task.model.state, state)))
         return evaluation_parcel(told(found, self.store.partition.clients[self.number]))
+
+    def _hand_out(self, round: int, state: State) -> None:
+        """Write the model that the site uses from now on: the server, which has all evaluations, says which it is.
+
+        Another one that is there is left: a file that a hospital uses does not change under its hands.
+
+        Raises:
+            DataError: it cannot be written, and is nowhere else.
+        """
+        about = about_model(self.config, self.store.classes, self.store.size, round)
+        content = packed(state, about)
+        try:
+            self.model.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = next(path for path in numbered(self.model) if not path.exists() or path.read_bytes() == content)
+            write_weights(path, state, about)
+        except (DataError, OSError) as error:
+            if self.config.federation.personal:
+                raise DataError(str(error)) from None
+            log.error("the model of round %d is not written here, but the server has it: %s", round, error)
+            return
+        if path != self.model:
+            log.warning("%s is another model of this run: that of round %d is in %s", self.model, round, path)
+        log.info("the model of round %d is in %s", round, path)
 
     def _client(self) -> Client:
         work = Workspace(self.config, len(self.store.classes), finish_of(self.config))
@@ -162,7 +204,10 @@ def as_client(store: Store, number: int) -> Store:
 
 
 class KeptStates:
-    """What a site keeps after each of its last rounds, by round, with an index that is whole or the old one."""
+    """What a site keeps after each of its last rounds, by round, with an index that is whole or the old one.
+
+    `past` has what evaluations of earlier models depend on: that of every round, or of those that are still needed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.files, self.past = StateFiles(folder, "round"), StateFiles(folder / "past", "round")
@@ -172,8 +217,8 @@ class KeptStates:
     def _open(self) -> None:
         if self.index.exists():
             found = json.loads(self.index.read_text())
-            self.files.restore(found["last"])
-            self.past.restore(found["past"])
+            self.files.look(found["last"])
+            self.past.look(found["past"])
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -181,6 +226,15 @@ class KeptStates:
         with (self.files.folder / "lock").open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._open()
+            for files in (self.files, self.past):
+                files.sweep()
+            yield
+
+    @contextlib.contextmanager
+    def handing_out(self) -> Iterator[None]:
+        """Wait until no other task of this run writes the model; a training that is late is not waited for."""
+        with (self.files.folder / "handing_out").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def images_are(self, digest: str) -> None:
@@ -206,29 +260,58 @@ class KeptStates:
         return self.files.get(round) if round in self.files.records else {}
 
     def for_model(self, round: int) -> State:
-        """Return the state after a round as far as an evaluation depends on it, however long ago that was."""
+        """Return the state after a round as far as an evaluation depends on it, however long ago that was.
+
+        Nothing where it was lost: one site's lost folder does not keep all others from their results.
+        """
         for files in (self.files, self.past):
             if round in files.records:
                 return files.get(round)
         return {}
 
-    def put(self, round: int, state: State, after: int) -> None:
-        """Keep the state after a round durably, with the last few that it may follow; forget all others."""
+    def put(self, round: int, state: State, after: int, needed: frozenset[int] | None = None) -> None:
+        """Keep the state after a round durably, with the last few that it may follow; forget all others.
+
+        Args:
+            after: the round that it follows; later ones belong to a life that went another way.
+            needed: earlier rounds that models may still be evaluated with; None for all.
+        """
         if not state:
             return
         before = [kept for kept in sorted(self.files.records) if kept <= after][-KEPT + 1 :]
         self.files.put(round, round, state)
         self.files.keep_only([*before, round])
-        layers = {name: tensor for name, tensor in state.items() if name.startswith(BATCH_NORM)}
-        if layers:
-            self.past.put(round, round, layers)
-        self.past.keep_only(kept for kept in list(self.past.records) if kept <= after or kept == round)
+        own = {name: tensor for name, tensor in state.items() if name.startswith(TO_EVALUATE)}
+        if own:
+            self.past.put(round, round, own)
+        earlier = {kept for kept in self.past.records if kept <= after}
+        self.past.keep_only({round, *(earlier if needed is None else earlier & {*needed, *before})})
         content = json.dumps({"last": self.files.to_json(), "past": self.past.to_json()}).encode()
         for files in (self.files, self.past):
             sync_folder(files.folder)
         write_durably(self.index, content)
+        sync_folder(self.index.parent)  # or files would be gone that the index of before a power cut names
         for files in (self.files, self.past):
             files.prune()
+
+
+def check_form(model: State, wanted: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a model to use that is not of the run's network.
+
+    Raises:
+        RunError: a tensor is missing, too many, or of another shape or type.
+    """
+    found, right = ({name: (t.shape, t.dtype) for name, t in one.items()} for one in (model, wanted))
+    if found != right:
+        some = sorted(name for name in found.keys() | right.keys() if found.get(name) != right.get(name))
+        raise RunError(f"a model to use is of another form than the network: {', '.join(some[:3])}")
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """Yield the path, and then others with 2, 3 and so on at the end of the name."""
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.stem}_{number}{path.suffix}")
 
 
 def app_of(reply: Callable[[Message, Context, str], Message]) -> ClientApp:
@@ -240,6 +323,13 @@ def app_of(reply: Callable[[Message, Context, str], Message]) -> ClientApp:
     return app
 
 
+def asking_of(envelope: Mapping[str, str]) -> Asking:
+    """Return what an envelope asks; rounds that cannot be read as a list of numbers stand for all."""
+    needed = envelope.get(NEEDED, "")
+    rounds = frozenset(map(int, needed.split(","))) if re.fullmatch(ROUNDS, needed, re.ASCII) else None
+    return Asking(int(envelope[CLIENT]), int(envelope[AFTER]), envelope[RUN], rounds)
+
+
 def answer(content: RecordDict, do: Do) -> RecordDict:
     """Return an answer. Of an error only its kind leaves the site; the log here has the rest."""
     back: dict[str, str] = {}
@@ -247,7 +337,7 @@ def answer(content: RecordDict, do: Do) -> RecordDict:
         parcel, envelope = parcel_of(content)
         back |= {key: envelope.get(key, "") for key in (ATTEMPT, NONCE)}
         back[HASH] = model_hash(parcel) if parcel.pieces else ""
-        found = do(parcel, Asking(int(envelope[CLIENT]), int(envelope[AFTER]), envelope[RUN]))
+        found = do(parcel, asking_of(envelope))
     except Exception as error:
         log.exception("a task failed")
         return record_of(Parcel("{}"), back | {ERROR: type(error).__name__})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,8 @@ from fedperl.settings import Config, Partitioning, Positive, Section, Share
 
 VARIABLE = "FEDPERL_SITE"
 """By which the program that answers a message finds the folder."""
+LONGEST = 50
+"""Characters of a run's name in that of a model's file: a file's name may have 255 bytes."""
 TEMPLATE = """\
 # One hospital of a federation. Paths are relative to this file.
 
@@ -75,6 +78,7 @@ class SiteFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.file, self.key, self.state = self.path / "site.toml", self.path / f"{SITE}.key", self.path / "state"
+        self.models = self.path / "models"
         self.home, self._left, self._told = self.path / "flower", self.path / "left", self.path / "told"
 
     def create(self, server: str, data: Path) -> None:
@@ -128,6 +132,11 @@ class SiteFolder:
         threads = cores() if settings.threads == "auto" else int(settings.threads)
         return config.model_copy(update={"device": settings.device, "threads": threads})
 
+    def model_of(self, name: str, run: str) -> Path:
+        """Return the file of the model that the site uses once a run is over, by its name and the run's at sites."""
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name[:LONGEST])  # the server chose it
+        return self.models / f"{plain}_{run[:16]}.safetensors"
+
     # Taking part
 
     def certificate(self) -> Path:
@@ -167,7 +176,10 @@ class SiteFolder:
         return env
 
     def leave(self) -> None:
-        """Answer nothing from now on but that the site has left, and forget what was kept between rounds."""
+        """Answer nothing from now on but that the site has left, and forget what was kept between rounds.
+
+        The models that it was left with when runs were over are its own to use, and stay.
+        """
         self._told.unlink(missing_ok=True)
         write_durably(self._left, b"")
         shutil.rmtree(self.state, ignore_errors=True)

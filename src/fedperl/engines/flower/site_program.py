@@ -41,7 +41,8 @@ def _content(folder: SiteFolder, message: Message, context: Context, what: str) 
         if folder.leaving():
             raise Withdrawn("the site has left")
         config = folder.own_settings(config_of(str(context.run_config["config"])))
-        site = Site(asked.client, as_client(folder.open_store(), asked.client), config, folder.state)
+        store, model = as_client(folder.open_store(), asked.client), folder.model_of(config.name, asked.run)
+        site = Site(asked.client, store, config, folder.state, model)
         found: Parcel = getattr(site, what)(parcel, asked)
         if folder.leaving():  # while it was at work
             raise Withdrawn("the site has left")
