@@ -23,9 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import side_by_side
 import torch
+import variants
 from side_by_side import Line
 
 from fedperl.config import Table, merged, resolve
+from fedperl.data.scenarios import seen_by
 from fedperl.data.store import Store
 from fedperl.errors import ConfigError
 from fedperl.evaluate import BinnedSums
@@ -54,6 +56,17 @@ BEYOND: dict[str, tuple[str, Table]] = {
         "fedirm",
         {"objective": {"teacher": {"weight": 1.0}, "class_weights": "median_frequency"}},
     ),
+    **{
+        f"few: {row} 30%, start 20": (
+            method,
+            {
+                "scenario": {"labels": "few_clients"},
+                "federation": {"cohort": 3, "quorum": 2},
+                "objective": {"start": 20},
+            },
+        )
+        for row, method in (("SSFL", "ssfl"), ("FedPerl", "fedperl"))
+    },
     "FedPerl T=2, recommended": ("fedperl", {"privacy": "recommended", "checkpoint_every": 1}),
     "FedPerl T=3, hospital": (
         "fedperl",
@@ -114,10 +127,11 @@ GROUPS = {
             "few: SSFL 30%",
             "few: FedIRM 30%",
             "few: FedPerl 30%",
+            *(row for row in BEYOND if row.startswith("few: ")),
         ),
         (1, 2, 3),
     ),
-    "more": Group(("FedMatch", *(row for row in BEYOND if row not in ("FedIRM", "CBAFed")))),
+    "more": Group(("FedMatch", *(row for row in BEYOND if row not in ("FedIRM", "CBAFed") and "few" not in row))),
 }
 
 
@@ -198,7 +212,9 @@ def _store(source: str) -> Store:
 @cache
 def _unlabelled(dealing: str) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
     """Return the unlabelled images of all clients, and what they show; by the configuration's tables, as JSON."""
-    store = open_store(Config.model_validate_json(dealing))
+    config = Config.model_validate_json(dealing)
+    store = open_store(config)
+    store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
     rows = np.concatenate([np.asarray(part.unlabelled, dtype=np.int64) for part in store.partition.clients])
     return torch.from_numpy(store.pixels(rows)), store.manifest.label[rows]
 
@@ -208,7 +224,8 @@ def pseudo_labels(folder: Path, config: Config, device: str) -> dict[str, list[i
 
     Of the images themselves, not of views, and without peers: what the hidden labels say of the pseudo labels.
     """
-    images, truth = _unlabelled(Config(data=config.data, partition=config.partition).model_dump_json())
+    dealt = Config(data=config.data, partition=config.partition, scenario=config.scenario)
+    images, truth = _unlabelled(dealt.model_dump_json())
     predictor = open_predictor(folder, "last", device=device)
     confidence, said = (part.cpu().numpy() for part in predict(predictor.net, images).max(dim=1))
     sure, count = confidence >= config.objective.tau, len(predictor.classes)
@@ -219,9 +236,10 @@ def pseudo_labels(folder: Path, config: Config, device: str) -> dict[str, list[i
 def noted(folder: Path, *, device: str) -> Line:
     """Return confusion matrices by client, who helped whom, and what the model says of clients it never saw.
 
-    The matrices are of validation images too, and there of the last model as well. And how similar candidates are, in
-    QUANTILES; every 25 rounds the share of unlabelled images that taught something, and validation macro F1, over
-    clients; what the backbone says of itself; and what the model's labels of unlabelled images are worth.
+    The matrices are of validation images too, and there of the last model as well. And how many peers the policy kept;
+    how similar candidates are, in QUANTILES; every 25 rounds the share of unlabelled images that taught something, and
+    validation macro F1, over clients; what the backbone says of itself; what the model's labels of unlabelled images
+    are worth; and what models are worth however they are handed out, where that was followed.
     """
     curves = json.loads((folder / "curves.json").read_text())
     sums = {client: curves["sums"][key] for client, key in curves["chosen"][CHOICE].items()}
@@ -234,12 +252,13 @@ def noted(folder: Path, *, device: str) -> Line:
             client: round(BinnedSums.from_dict(parts["validation"]).ece(), 4) for client, parts in sums.items()
         },
     }
-    helped, accepted, macro_f1 = Counter[str](), dict[int, float](), dict[int, float]()
+    helped, kept, accepted, macro_f1 = Counter[str](), Counter[int](), dict[int, float](), dict[int, float]()
     similarity = list[float]()
     if (folder / "metrics.jsonl").exists():  # not of clients that train alone
         for line in side_by_side.metrics(folder):
             for client, members in line.get("committees", {}).items():  # `hospital` tells nobody
                 helped.update(f"{member} {client}" for member in members)
+            kept.update(line.get("kept", {}).values())
             for candidates in line.get("similarity", {}).values():
                 similarity += candidates
             if line["round"] % 25 == 0:
@@ -248,8 +267,12 @@ def noted(folder: Path, *, device: str) -> Line:
                 if validated := line.get("validation"):
                     macro_f1[line["round"]] = round(fmean(one["macro_f1"] for one in validated.values()), 4)
     found |= {"helped": dict(sorted(helped.items())), "accepted": accepted, "macro_f1": macro_f1}
+    if kept:
+        found["kept"] = dict(sorted(kept.items()))
     if similarity:
         found["similarity"] = np.quantile(similarity, QUANTILES).round(3).tolist()
+    if (folder / variants.FILE).exists():
+        found["variants"] = json.loads((folder / variants.FILE).read_text())
     config = RunFolder(folder).read_config()
     if config.data.source != "dermsim" and (folder / "models" / "last.safetensors").exists():
         found["pseudo"] = pseudo_labels(folder, config, device)

@@ -1,11 +1,12 @@
 """What is said of the numbers on real lesions: sentences that stand, and those that the lines decide."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from statistics import fmean
 
 from skin_rows import (
     BASE,
     CHOICES,
+    ONE_CLASS,
     OUTLIER,
     WITHOUT,
     Rows,
@@ -14,12 +15,17 @@ from skin_rows import (
     better_alone,
     by_client,
     commonest,
+    commonest_answer,
     course,
+    never_open,
     sensitivity,
+    shown,
     starred,
     tested,
     under,
 )
+
+from fedperl.errors import ConfigError
 
 NOTES = [
     "Mean over clients and seeds 1 to 3 where nothing else is said, each client with the model whose accuracy was best "
@@ -29,7 +35,8 @@ NOTES = [
     "client has, some with a handful of images. The learning rate was chosen for Lower and SSFL; no other row was "
     "tuned. The paper's F1 is the mean of its ten clients, on other splits, from ImageNet weights, at 224 px and after "
     "500 rounds: levels cannot be compared, and differences between rows with care. Seeds draw the classifier's first "
-    "weights, cohorts, batches and views; backbone, split and test images are the same for all.",
+    "weights, cohorts, batches and views; backbone, split and test images are the same for all. † marks a row of whose "
+    "last models one names one class for more than 95 % of the validation images.",
 ]
 FINDING_NOTE = (
     "What a clinic would ask first: how many melanomas are called melanoma, how many malignant lesions (MEL, BCC, AK, "
@@ -43,13 +50,28 @@ CHOICE_NOTE = (
 )
 COURSE_NOTE = (
     "Of the global model, before any is chosen, the mean over clients and seeds; and the share of unlabelled images "
-    "whose label counted, at the three clients of that round."
+    "whose label counted, at those clients of that round that have any."
 )
-IRM_NOTE = [
+IRM_NOTE = (
     "- FedIRM has the settings of its own paper: unlabelled terms that come in between rounds 20 and 50 and count 15 "
     "times from then on, no class weights (the other rows have them), smoothed labels, dropout, an optimiser that is "
-    "kept. There a client has labels or none; here each has both kinds of images. Which of it makes the row fall was "
-    "not tried: it says little of FedIRM with a smaller weight and class weights, which `FedIRM, weight 1` is to tell.",
+    "kept. In its paper a client has labels or none; here each has both kinds of images, but with few labelled clients "
+    "([above](#labels-at-few-clients)), where the row falls too."
+)
+FEW_NOTE = [
+    "Clients 1 and 8 have labels of all their training images, the others none; three of all take part in a round, of "
+    "Lower one of the two. FedIRM begins with 20 rounds of the two alone, as its own paper does; the other rows do "
+    "not, and `start 20` are rows that would. The learning rate is the one that was chosen where all clients have "
+    "labels.",
+    "",
+]
+GUARD_NOTE = [
+    "`recommended` audits what is sent to every single client, `hospital` to any two together. `hospital` has five "
+    "clients in a round in place of three, so two thirds more training, wants four updates for a round to count, makes "
+    "peers of three clients or more, and cuts a client's change to the median length of the cohort's: what the guards "
+    "by themselves cost is not measured. Beside the same number of peers under `research`, with seed 1; the same seed "
+    "draws other cohorts.",
+    "",
 ]
 UNSEEN_NOTE = (
     "The best global models of training without client 8, on the images of PAD-UFES-20: photographs by smartphones, "
@@ -63,11 +85,15 @@ SETUP = [
     "actinic keratoses has carcinomas in it that ISIC 2019 calls SCC: clients 5 to 7 call them AK "
     "([data.md](../data.md)). Client 8 has photographs, all others dermatoscopic images; the paper's text numbers it 9 "
     "and Derm7pt 8, its figures and code the other way round, as here. Derm7pt is not at hand; with few labelled "
-    "clients, 1 and 8 have labels. Not planned, of the paper's rows: raw peers with T above 2, few labelled clients "
-    "all in a round, and ISIC 2020.",
+    "clients, 1 and 8 have labels.",
     "",
 ]
 PAIRS = (("Local lower", "Lower"), ("Local FixMatch", BASE), ("Local upper", "Upper"))
+
+
+def numbered(seeds: Collection[int]) -> str:
+    """Return some seeds in words."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"
 
 
 def fell(rows: Rows, names: Iterable[str]) -> list[str]:
@@ -87,6 +113,60 @@ def fell(rows: Rows, names: Iterable[str]) -> list[str]:
     return found
 
 
+def irm_note(rows: Rows) -> list[str]:
+    """Return what is to be known of FedIRM's row, and what a smaller weight and class weights change."""
+    milder = "FedIRM, weight 1"
+    if milder not in rows:
+        return [f"{IRM_NOTE} What of it makes the row fall was not tried: `{milder}`, with class weights, is to tell."]
+    macro = course(rows, milder, "macro_f1")
+    less = apart(rows, milder, BASE, by_client("weighted_f1"))
+    return [
+        f"{IRM_NOTE} With a weight of 1 and class weights (`{milder}`, {numbered(rows[milder])}) validation macro F1 "
+        f"is {macro[min(macro)]:.3f} after round {min(macro)} and {macro[max(macro)]:.3f} after round {max(macro)}, "
+        f"weighted F1 {shown(less)} beside {BASE}'s. Which of the two makes the difference was not tried."
+    ]
+
+
+def collapsed(rows: Rows, names: Iterable[str]) -> list[str]:
+    """Return which rows' last models name one class nearly always, and of which rounds the reported ones are."""
+    found = []
+    for name in names:
+        for seed, (label, share) in commonest_answer(rows, name).items():
+            if share > ONE_CLASS:
+                chosen = [int(one["round"]) for one in tested(rows[name][seed]).values()]
+                found.append(
+                    f"- **{name}** collapses (seed {seed}): its last model calls {100 * share:.0f} % of the validation "
+                    f"images {label}; the models that are reported are of rounds {min(chosen)} to {max(chosen)}."
+                )
+    return found
+
+
+def gates_note(rows: Rows) -> list[str]:
+    """Return which gates never opened, which higher ones need not be trained, and that such a run repeats SSFL.
+
+    Raises:
+        ConfigError: it does not, client by client.
+    """
+    found = []
+    for gate, higher in never_open(rows).items():
+        told = (
+            f"- {gate} never gave a client two peers ({numbered(rows[gate])}), and one alone is not sent: it is {BASE}"
+        )
+        both = {seed: (line, rows[BASE][seed]) for seed, line in rows[gate].items() if seed in rows.get(BASE, {})}
+        for seed, (ours, theirs) in both.items():
+            if ours["results"]["test"] != theirs["results"]["test"]:
+                raise ConfigError(f"{gate}, seed {seed}: had no peers, and other numbers than {BASE}")
+        if both:
+            told += ", every number of every client"
+        if later := [seed for seed, (ours, theirs) in both.items() if ours["date"] != theirs["date"]]:
+            ours, theirs = both[later[0]]
+            told += f", though one was trained on {theirs['date']} and the other on {ours['date']}"
+        if untrained := [row for row in higher if row not in rows]:
+            told += f". So would be {' and '.join(untrained)}, which are not trained"
+        found.append(f"{told}.")
+    return found
+
+
 def alone_note(rows: Rows) -> list[str]:
     """Return which clients do better by themselves, and with how many seeds that was tried."""
     told, seeds = [], set[int]()
@@ -97,7 +177,7 @@ def alone_note(rows: Rows) -> list[str]:
             seeds |= set(rows[alone])
     if not told:
         return []
-    of = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"
+    of = numbered(seeds)
     spread = [by_client("weighted_f1")(line).get(OUTLIER) for _, line in sorted(rows.get(BASE, {}).items())]
     known = [f"{one:.3f}" for one in spread if one is not None]
     return [

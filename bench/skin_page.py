@@ -7,7 +7,7 @@ settings than its group has now.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -17,19 +17,25 @@ from skin_claims import claims_page
 from skin_notes import (
     CHOICE_NOTE,
     COURSE_NOTE,
+    FEW_NOTE,
     FINDING_NOTE,
-    IRM_NOTE,
+    GUARD_NOTE,
     NOTES,
     SETUP,
     UNSEEN_NOTE,
     alone_note,
+    collapsed,
     fell,
+    gates_note,
+    irm_note,
     poor_note,
     steady_note,
     unseen_note,
 )
 from skin_rows import (
     BASE,
+    CHANCE,
+    CHOICES,
     FEDPERL,
     HAM,
     ISIC,
@@ -44,6 +50,7 @@ from skin_rows import (
     course,
     f1_of,
     matrix_of,
+    never_open,
     over_clients,
     paper_gain,
     read_rows,
@@ -57,7 +64,7 @@ from skin_rows import (
 from skin_split import PARTS
 
 from fedperl.errors import ConfigError
-from fedperl.paper.runs import find_scale
+from fedperl.paper.runs import find_scale, paper_runs
 
 PAGE, CLAIMS = LINES.parent / "skin.md", LINES.parent / "claims.md"
 METRICS = {
@@ -71,18 +78,50 @@ METRICS = {
 }
 
 
-def main_table(rows: Rows, names: Iterable[str]) -> list[str]:
-    """Return all metrics of some rows, beside the paper's F1."""
+def main_table(rows: Rows, names: Iterable[str], base: str = BASE) -> list[str]:
+    """Return all metrics of some rows, beside the paper's F1, and what they are more than one of them."""
     cells = []
     for name in (name for name in names if name in rows and not name.startswith(WITHOUT)):
         paper = f1_of(name)
         numbers = [f"{over_clients(rows, name, metric):.3f}" for metric in METRICS.values()]
-        less = "" if name == BASE else shown(apart(rows, name, BASE, by_client("weighted_f1")))
-        less_macro = "" if name == BASE else shown(apart(rows, name, BASE, by_client("macro_f1")))
+        less = "" if name == base else shown(apart(rows, name, base, by_client("weighted_f1")))
+        less_macro = "" if name == base else shown(apart(rows, name, base, by_client("macro_f1")))
         label = name + seeds_of(rows, name)
         cells.append([label, *numbers, "·" if paper is None else f"{paper:.3f}", less, less_macro])
-    head = ["", *METRICS, "paper's F1", f"weighted F1 less {BASE}'s", f"macro F1 less {BASE}'s"]
+    head = ["", *METRICS, "paper's F1", f"weighted F1 less {base}'s", f"macro F1 less {base}'s"]
     return table(head, cells)
+
+
+def scenario_tables(rows: Rows, names: Sequence[str]) -> list[str]:
+    """Return the rows of the scenarios in which few clients have labels, or none."""
+    text = []
+    for start, base in {"few: ": "few: Lower 30%", "server: ": f"server: {BASE}"}.items():
+        if some := [name for name in names if name.startswith(start) and name in rows]:
+            head = "## Labels at few clients" if start == "few: " else "## Labels at the server alone"
+            text += [head, "", *(FEW_NOTE if start == "few: " else []), *main_table(rows, some, base), ""]
+            if told := collapsed(rows, some):
+                text += [*told, ""]
+    return text
+
+
+def guards_table(rows: Rows) -> list[str]:
+    """Return what FedPerl is with the guards of privacy less the same without, whichever model is reported."""
+    cells = []
+    for name in (name for name in GROUPS["more"].rows if name.startswith("FedPerl") and name in rows):
+        plain, f1 = name.partition(", ")[0], by_client("weighted_f1")
+        less = [apart(rows, name, plain, by_client(METRICS[metric])) for metric in ("weighted F1", "macro F1", "ECE")]
+        others = [apart(under(rows, choice), name, plain, f1) for choice in CHOICES]
+        lines = rows[name].values()
+        trained = fmean(line["results"]["totals"]["client_rounds"] for line in lines)
+        peers = fmean(
+            sum(count for size, count in line["results"]["totals"]["peers"].items() if int(size)) for line in lines
+        )
+        shares = [f"{100 * peers / trained:.0f}", f"{trained:.0f}"]
+        without = apart(rows, name, plain, f1, OTHERS)
+        cells.append([name, *map(shown, [less[0], without, *others, *less[1:]]), *shares])
+    head = ["", "weighted F1", "of clients 0 to 7", *(f"weighted F1, {title}" for title in CHOICES.values())]
+    head += ["macro F1", "ECE", "% of client-rounds with a peer", "client-rounds"]
+    return table(head, cells) if cells else []
 
 
 def client_table(rows: Rows, names: Iterable[str]) -> list[str]:
@@ -125,7 +164,8 @@ def finding_table(rows: Rows, names: Iterable[str]) -> list[str]:
     groups = {"clients 0 to 7": OTHERS, f"client {OUTLIER}": (OUTLIER,)}
     for name in (name for name in names if name in rows and not name.startswith(WITHOUT)):
         found = [sensitivity(line) for line in rows[name].values()]
-        less = "" if name == BASE else shown(apart(rows, name, BASE, sensitivity, ("melanoma sensitivity",)))
+        other = name == BASE or name in GROUPS["scenarios"].rows
+        less = "" if other else shown(apart(rows, name, BASE, sensitivity, ("melanoma sensitivity",)))
         cells.append([name + seeds_of(rows, name), *(f"{fmean(one[key] for one in found):.3f}" for key in columns)])
         for only in groups.values():
             parts = [sensitivity(line, only) for line in rows[name].values()]
@@ -196,11 +236,13 @@ def helper_table(rows: Rows, name: str) -> list[str]:
     for helped in clients:
         total = sum(counts[a, helped] for a in clients)
         own = next((group for group in (ISIC, HAM) if helped in group), (OUTLIER,))
-        inside = sum(counts[a, helped] for a in own)
+        inside, alike = (sum(counts[a, helped] for a in some) for some in (own, OTHERS))
         share = [f"{100 * counts[a, helped] / total:.0f}" if total else "·" for a in clients]
-        chance = f"{100 * (len(own) - 1) / (len(clients) - 1):.0f}"
-        cells.append([f"client {helped}", *share, f"{100 * inside / total:.0f}" if total else "·", chance])
-    return table(["was helped by", *clients, "own community", "by chance"], cells)
+        within = ["·", "·"]
+        if helped in CHANCE:
+            within = [f"{100 * inside / alike:.0f}" if alike else "·", f"{100 * CHANCE[helped]:.0f}"]
+        cells.append([f"client {helped}", *share, *within])
+    return table(["was helped by", *clients, "own community, of 0 to 7", "by chance"], cells)
 
 
 def peers_table(rows: Rows, names: Iterable[str]) -> list[str]:
@@ -217,7 +259,8 @@ def outlier_table(rows: Rows) -> list[str]:
     cells = []
     for row in (name.removeprefix(WITHOUT) for name in rows if name.startswith(WITHOUT)):
         if row in rows:
-            levels = [f"{over_clients(rows, name, 'weighted_f1', OTHERS):.3f}" for name in (row, WITHOUT + row)]
+            both = {name: {seed: rows[name][seed] for seed in rows[WITHOUT + row]} for name in (row, WITHOUT + row)}
+            levels = [f"{over_clients(both, name, 'weighted_f1', OTHERS):.3f}" for name in both]
             gain = apart(rows, WITHOUT + row, row, by_client("weighted_f1"), OTHERS)
             cells.append([row + seeds_of(rows, WITHOUT + row), *levels, shown(gain), f"{paper_gain(row):+.3f}"])
     return table(["weighted F1 of clients 0 to 7", "with client 8", "without", "gain", "paper's gain"], cells)
@@ -243,18 +286,26 @@ UNSEEN_METRICS = {
 }
 
 
-def missing() -> list[str]:
-    """Return what is not trained yet, by group."""
+def missing(rows: Rows) -> list[str]:
+    """Return what is not trained yet, by group; but for gates above one that never opened."""
+    implied = {(row, seed) for gate, higher in never_open(rows).items() for row in higher for seed in rows[gate]}
     found = []
     for name, group in GROUPS.items():
         lines = read(name)
         for row in group.rows:
             for rate in group.rates or (None,):
                 title = row if rate is None else f"{row}, lr {rate:g}"
-                seeds = [str(seed) for seed in group.seeds if f"{title}, seed {seed}" not in lines]
-                if seeds:
+                lacking = [seed for seed in group.seeds if f"{title}, seed {seed}" not in lines]
+                if seeds := [str(seed) for seed in lacking if (row, seed) not in implied]:
                     found.append(f"{title} (seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})")
     return found
+
+
+def unplanned() -> list[str]:
+    """Return the paper's rows on lesions that no group has."""
+    planned = {row for group in GROUPS.values() for row in group.rows}
+    found = [name for name in paper_runs(find_scale(str(SCALE))) if name not in planned]
+    return [f"Not planned, of the paper's rows: {'; '.join(found)}; and the unseen client of ISIC 2020.", ""]
 
 
 def rates_table() -> list[str]:
@@ -276,9 +327,11 @@ def every_line() -> list[Line]:
 
 def skin_page(rows: Rows) -> str:
     """Return the page of all numbers."""
-    rest = [name for group, chosen in GROUPS.items() if group not in ("rates", "core") for name in chosen.rows]
-    core = GROUPS["core"].rows
-    everyone = (*core, *rest)
+    rest = [
+        name for group, chosen in GROUPS.items() if group not in ("rates", "core", "scenarios") for name in chosen.rows
+    ]
+    core, scenarios = GROUPS["core"].rows, GROUPS["scenarios"].rows
+    everyone = (*core, *rest, *scenarios)
     text = [
         "# The paper's experiments on real lesions",
         "",
@@ -287,29 +340,47 @@ def skin_page(rows: Rows) -> str:
         "",
     ]
     text += [where_and_when(every_line()), ""]
-    if gaps := missing():
+    if gaps := missing(rows):
         text += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
     if rows:
         text += ["## All clients", "", *NOTES, "", *main_table(rows, core), ""]
         if any(name in rows for name in rest):
             text += [*main_table(rows, rest), ""]
         text += [*steady_note(rows, everyone), ""]
+        text += scenario_tables(rows, scenarios)
+        if guards := guards_table(rows):
+            text += ["## What the guards cost", "", *GUARD_NOTE, *guards, ""]
         text += ["## Clients", "", *client_table(rows, everyone), "", *alone_note(rows)]
         text += ["## Classes", "", "Of the test images of all clients together.", "", *class_table(rows, everyone), ""]
         text += [FINDING_NOTE, *poor_note(rows, everyone), "", *finding_table(rows, everyone), ""]
         text += ["## Which model is reported", "", CHOICE_NOTE, "", *choice_table(rows, everyone), ""]
         text += ["## How training went", "", COURSE_NOTE, "", *course_table(rows, everyone), ""]
-        if fallen := fell(rows, everyone):
-            text += [*fallen, *(IRM_NOTE if any("**FedIRM**" in one for one in fallen) else []), ""]
+        if fallen := fell(rows, (*core, *rest)):
+            text += [*fallen, *(irm_note(rows) if any("**FedIRM**" in one for one in fallen) else []), ""]
     if FEDPERL in rows:
         text += ["## Who helped whom", "", f"{FEDPERL}, percent of the helpers that a client had, all seeds.", ""]
         text += [*helper_table(rows, FEDPERL), "", *peers_table(rows, everyone), ""]
+        if shut := gates_note(rows):
+            text += [*shut, ""]
     if any(name.startswith(WITHOUT) for name in rows):
         text += ["## What the client unlike all others costs", "", *outlier_table(rows), ""]
         text += ["## A client that no model saw", "", UNSEEN_NOTE + unseen_note(rows), "", *unseen_table(rows), ""]
     return (
         "\n".join(
-            [*text, "## Set-up", "", *SETUP, *split_table(), "", *backbone(), *choices(), *rates_table(), "", *COMMANDS]
+            [
+                *text,
+                "## Set-up",
+                "",
+                *SETUP,
+                *unplanned(),
+                *split_table(),
+                "",
+                *backbone(),
+                *choices(),
+                *rates_table(),
+                "",
+                *COMMANDS,
+            ]
         )
         + "\n"
     )
@@ -359,8 +430,8 @@ COMMANDS = [
     "fedperl data prepare isic2019 ham10000 pad_ufes20 --out stores/skin112 --size 112 --allow-missing",
     "fedperl data prepare cifar10 --out stores/cifar32 --size 32",
     "fedperl pretrain stores/cifar32 --size 112 --epochs 10 --device cuda --out stores/backbone.safetensors",
-    "nvidia-cuda-mps-control -d   # where it can run: the runs share the card without taking turns",
-    "python bench/skin.py rates && python bench/skin.py core   # each goes on where it stopped",
+    "python bench/skin.py rates --workers 6   # it goes on where it stopped, and so does the next",
+    f"python bench/skin.py {' '.join(name for name in GROUPS if name != 'rates')} --workers 6",
     "python bench/skin_page.py",
     "```",
 ]

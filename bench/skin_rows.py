@@ -22,6 +22,9 @@ MALIGNANT = ("MEL", "BCC", "AK", "SCC")
 READING = "argmax_then_group"
 BASE, FEDPERL, GATED = "SSFL", "FedPerl T=2", "gated similarity 95"
 
+GATES = tuple(tuple(f"gated {of} {rho}" for rho in (75, 85, 95)) for of in ("validation", "similarity"))
+"""Rows of one policy, each with a higher gate than the one before it."""
+
 CHOICES = {"global_best": "the best global model", "last": "the last one"}
 """Other models that could be reported than each client's best."""
 
@@ -79,8 +82,13 @@ def apart(
 
 
 def starred(found: Interval | None) -> bool:
-    """Return whether an interval excludes 0; with one seed it is over clients alone, and too narrow to say so."""
-    return found is not None and found.seeds > 1 and found.excludes_zero
+    """Return whether an interval excludes 0 by what is printed of it.
+
+    With one seed it is over clients alone, and too narrow to say so.
+    """
+    if found is None or found.seeds < 2 or found.low is None or found.high is None:
+        return False
+    return round(found.low, 3) > 0 or round(found.high, 3) < 0
 
 
 def shown(found: Interval | None) -> str:
@@ -180,9 +188,24 @@ def paper_gain(row: str) -> float:
 
 
 def seeds_of(rows: Rows, name: str) -> str:
-    """Return how many seeds a row has, where not three."""
+    """Return how many seeds a row has, where not three, and a mark where a last model of it names but one class."""
     count = len(rows[name])
-    return "" if count == 3 else f" ({count} seed{'s' if count > 1 else ''})"
+    mark = " †" if any(share > ONE_CLASS for _, share in commonest_answer(rows, name).values()) else ""
+    return mark + ("" if count == 3 else f" ({count} seed{'s' if count > 1 else ''})")
+
+
+ONE_CLASS = 0.95
+"""Of its answers: a model that names one class so often has learnt nothing else."""
+
+
+def commonest_answer(rows: Rows, name: str) -> dict[int, tuple[str, float]]:
+    """Return the class that a row's last models name most often, and how often, of all clients' validation images."""
+    found = {}
+    for seed, line in sorted(rows.get(name, {}).items()):
+        if matrices := line.get("last_validation_confusion"):
+            said = np.sum([np.array(one) for one in matrices.values()], axis=(0, 1))
+            found[seed] = (line["results"]["classes"][int(said.argmax())], float(said.max() / said.sum()))
+    return found
 
 
 def over_clients(rows: Rows, name: str, metric: str, only: Collection[str] = ()) -> float:
@@ -197,6 +220,27 @@ def with_peers(rows: Rows, name: str) -> dict[int, float]:
     for line in rows.get(name, {}).values():
         counts.update({int(size): count for size, count in line["results"]["totals"]["peers"].items()})
     return {size: count / counts.total() for size, count in sorted(counts.items())}
+
+
+def never_open(rows: Rows) -> dict[str, tuple[str, ...]]:
+    """Return the lowest gate of each policy that never opened, and the higher ones: they would be the same runs."""
+    found = {}
+    for gates in GATES:
+        for place, gate in enumerate(gates):
+            if with_peers(rows, gate).get(0) == 1:
+                found[gate] = gates[place + 1 :]
+                break
+    return found
+
+
+def helpers_of(rows: Rows, name: str, client: str) -> int:
+    """Return how many helpers a client had over all rounds and seeds."""
+    return sum(
+        count
+        for line in rows.get(name, {}).values()
+        for pair, count in line["helped"].items()
+        if pair.split()[1] == client
+    )
 
 
 def helped_by_outlier(rows: Rows, name: str) -> float | None:
