@@ -1,17 +1,20 @@
 """FedPerl+ on real lesions: the options of bench/plus.toml, many runs side by side.
 
-    python bench/plus.py alone [--workers 12] [--device cuda] [--seeds 11 12] [--rows ...]
+    python bench/plus.py alone --workers 6 [--device cuda] [--seeds 11 12] [--rows ...]
 
-`alone` is each option by itself on top of FedPerl, and some of them together; `small` is a first look at some of them
-with a small network, on two cores of a machine without a GPU (--device cpu --workers 2). A run becomes a line of
+`alone` is each option that changes training by itself on top of FedPerl, and what each is worth however its models are
+handed out (bench/variants.py); `falling` a few runs with a rate that falls to 0; `small` and `small_variants` a first
+look with a small network, on two cores of a machine without a GPU (--device cpu --workers 2). A run becomes a line of
 docs/results/plus/SET.jsonl (bench/side_by_side.py) as those of bench/skin.py do.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import side_by_side
+import variants
 from side_by_side import Line
 from skin import run_command
 
@@ -19,9 +22,17 @@ from fedperl.evaluate.classification import from_confusion
 from fedperl.parallel import Job
 from fedperl.suite import plan_suite
 
-SUITES = {name: Path(__file__).with_name(file) for name, file in (("alone", "plus.toml"), ("small", "plus_small.toml"))}
-DEVICES = {"alone": "cuda", "small": "cpu"}
+FILES = {
+    "alone": "plus.toml",
+    "falling": "plus_falling.toml",
+    "small": "plus_small.toml",
+    "small_variants": "plus_small_variants.toml",
+}
+SUITES = {name: Path(__file__).with_name(file) for name, file in FILES.items()}
+DEVICES = {"alone": "cuda", "falling": "cuda", "small": "cpu", "small_variants": "cpu"}
 """Where the runs of a suite that are on the page were trained."""
+FOLLOWED = ("alone", "small_variants")
+"""Suites whose runs tell what their models are worth however they are handed out."""
 LINES = Path(__file__).parents[1] / "docs" / "results" / "plus"
 
 
@@ -35,7 +46,7 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     for asked, there in ((seeds, plan.suite.seeds), (rows, [run.name for run in plan.suite.runs])):
         side_by_side.check_choice(name, asked, there)
     return {
-        job.name: job
+        job.name: replace(job, watch=variants.Variants) if name in FOLLOWED and variants.apply(job.config) else job
         for seed in seeds or plan.suite.seeds
         for point in plan.points
         if not rows or point.run.name in rows

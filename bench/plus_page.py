@@ -7,6 +7,7 @@ settings than its suite has now.
 """
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -14,8 +15,11 @@ import numpy as np
 import side_by_side
 from plus import DEVICES, LINES, SUITES, jobs
 from side_by_side import Line, check_lines, run_page, table, where_and_when
-from skin_rows import RARE, Rows, apart, shown
+from skin_notes import numbered
+from skin_rows import RARE, Rows, apart, course, shown
+from variants import DECAYS, ORIENTATIONS, SHARES, named
 
+from fedperl.evaluate import paired_interval
 from fedperl.evaluate.classification import Classification, from_confusion
 
 PAGE = LINES.parent / "plus.md"
@@ -114,9 +118,9 @@ def search_table(rows: Rows, names: list[str]) -> list[str]:
         "macro F1, last model",
         "weighted F1",
         "rare classes",
-        f"worst client less {WITHOUT_PEERS}",
+        f"weighted F1 of the worst client less {WITHOUT_PEERS}",
         "ECE",
-        "accepted",
+        "labelled",
     ]
     return table(head, found)
 
@@ -146,10 +150,69 @@ def label_table(rows: Rows, names: list[str]) -> list[str]:
     return table(head, found)
 
 
+def course_table(rows: Rows, names: list[str]) -> list[str]:
+    """Return how validation macro F1 of what is handed out went over the rounds, the mean over clients and seeds."""
+    found = {name: macro for name in names if (macro := course(rows, name, "macro_f1"))}
+    after = sorted({round for macro in found.values() for round in macro})[1::2]
+    cells = [
+        [name, *(f"{macro[round]:.3f}" if round in macro else "·" for round in after)] for name, macro in found.items()
+    ]
+    return table(["validation macro F1 after round", *map(str, after)], cells) if cells else []
+
+
+def falling_note(rows: Rows, names: list[str]) -> list[str]:
+    """Return where macro F1 under a falling rate was highest and where it ended, beside FedPerl in these rounds."""
+    told = []
+    for name in (name for name in names if "falling rate" in name and name in rows):
+        seeds = sorted(set(rows[name]) & set(rows.get(BASE, {})))
+        both = {row: {seed: rows[row][seed] for seed in seeds} for row in (name, BASE)}
+        macro, base = (course(both, row, "macro_f1") for row in (name, BASE))
+        if not macro:
+            continue
+        best, its = (max(one, key=lambda round: one[round]) for one in (macro, base))
+        last = max(macro)
+        told.append(
+            f"- {name} ({numbered(seeds)}): highest after round {best}, {macro[best]:.3f}, and {macro[last]:.3f} after "
+            f"round {last}; {BASE}: highest after round {its}, {base[its]:.3f}, and {base[last]:.3f} after round "
+            f"{last}."
+        )
+    return [*told, ""] if told else []
+
+
+def variant_tables(rows: Rows) -> list[str]:
+    """Return what FedPerl and SSFL are worth however their last models are handed out: macro F1, and by ECE."""
+    text = []
+    for name in (BASE, WITHOUT_PEERS):
+        looks = [line["variants"]["last"] for line in rows.get(name, {}).values() if "variants" in line]
+        if not looks:
+            continue
+        plain = named((0.0, 0.0, 1))
+        cells = []
+        for decay, share in product(DECAYS, SHARES):
+            cells.append([f"{decay:g}" if decay else "none", f"{share:g}" if share else "none"])
+            for count in ORIENTATIONS:
+                chosen = named((decay, share, count))
+                macro, ece = (fmean(fmean(one[chosen][key].values()) for one in looks) for key in ("macro_f1", "ece"))
+                pairs = [
+                    [one[chosen]["macro_f1"][k] - one[plain]["macro_f1"][k] for k in one[plain]["macro_f1"]]
+                    for one in looks
+                ]
+                less = "" if chosen == plain else f" {shown(paired_interval(pairs))}"
+                cells[-1].append(f"{macro:.3f}{less}, ECE {ece:.3f}")
+        some = "orientation" if ORIENTATIONS[0] == 1 else "orientations"
+        head = ["running mean", "own share", f"1 {some}", *(f"{count} orientations" for count in ORIENTATIONS[1:])]
+        text += [f"{name} ({len(looks)} seed{'s' if len(looks) > 1 else ''}):", "", *table(head, cells), ""]
+    return [VARIANTS, "", *text] if text else []
+
+
 def missing(name: str) -> list[str]:
-    """Return the runs of a suite that have no line."""
-    there = side_by_side.read(LINES / f"{name}.jsonl")
-    return [run for run in jobs(name, Path(), DEVICES[name], [], []) if run not in there]
+    """Return the runs of a suite that have no line, by row."""
+    there, seeds = side_by_side.read(LINES / f"{name}.jsonl"), dict[str, list[int]]()
+    for run in jobs(name, Path(), DEVICES[name], [], []):
+        if run not in there:
+            row, _, seed = run.rpartition(", seed ")
+            seeds.setdefault(row, []).append(int(seed))
+    return [f"{row} ({numbered(some)})" for row, some in seeds.items()]
 
 
 def pages() -> dict[Path, str]:
@@ -165,6 +228,9 @@ def pages() -> dict[Path, str]:
         names = list(dict.fromkeys(run.rpartition(", seed ")[0] for run in planned))
         made += [f"## {HEADS[name]}", "", *NOTES[name], where_and_when(lines.values()), ""]
         made += [*search_table(rows, names), ""]
+        if went := course_table(rows, names):
+            made += [*went, "", *falling_note(rows, names)]
+        made += variant_tables(rows)
         made += [LABELS, "", *label_table(rows, names), ""]
         if gaps := missing(name):
             made += [f"**Not trained yet:** {'; '.join(gaps)}.", ""]
@@ -176,12 +242,29 @@ LABELS = (
     f"share above tau and how many of those are right; the same of images of {', '.join(RARE)}; and how many of the "
     "labels of these classes are right. Where a running mean is handed out, the last model is that mean."
 )
+VARIANTS = (
+    "Running means, shares of clients' own models and orientations change no training. Macro F1 of the last model on "
+    "validation images with each, what it is more than that of the model as it is, and ECE; the mean over clients and "
+    "seeds. All are compared with one and the same model: a star by itself says little."
+)
 HEADS = {
-    "alone": "Each option alone, and some together, on validation images",
+    "alone": "Each option alone, on validation images",
+    "falling": "A falling rate",
     "small": "A first look: a small network at 48 px, 150 rounds",
+    "small_variants": "How the small network's models are handed out",
 }
 NOTES = {
     "alone": [],
+    "falling": [
+        "The rows that are named after it hand out a running mean, with a share of each client's own models, asked in "
+        "eight orientations; their rate falls by half a cosine to nearly 0. One seed says where to look, nothing more.",
+        "",
+    ],
+    "small_variants": [
+        "As above, without the running mean in training's own numbers, and from a backbone that was trained again, on "
+        "another processor: levels are not those above.",
+        "",
+    ],
     "small": [
         "Four convolutions from a backbone of CIFAR-10, on two cores (`bench/plus_small.toml`), the same split of the "
         "same lesions, judged on validation images. Every row hands out the running mean but the one that says so. "
@@ -194,7 +277,8 @@ TOP = [
     "",
     "Made by `python bench/plus_page.py` from the results of every run in [plus/](plus), on the benchmark of "
     "[skin.md](skin.md). Each client's model is the one that was best on its validation images, and these are the same "
-    "images: levels are a little too high, for all rows alike.",
+    "images: levels are too high, and more so where they swing from look to look. The last model's column is steadier. "
+    "Labelled: the share of unlabelled images whose label counted, the mean over rounds.",
     "",
 ]
 
