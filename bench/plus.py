@@ -20,7 +20,6 @@ from skin import run_command
 
 from fedperl.evaluate.classification import from_confusion
 from fedperl.parallel import Job
-from fedperl.suite import plan_suite
 
 FILES = {
     "alone": "plus.toml",
@@ -42,16 +41,9 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     Raises:
         ConfigError: seeds or rows that are not of the set.
     """
-    plan = plan_suite(SUITES[name], out / "plus" / name, overrides=[f"device={device}"])
-    for asked, there in ((seeds, plan.suite.seeds), (rows, [run.name for run in plan.suite.runs])):
-        side_by_side.check_choice(name, asked, there)
-    return {
-        job.name: replace(job, watch=variants.Variants) if name in FOLLOWED and variants.apply(job.config) else job
-        for seed in seeds or plan.suite.seeds
-        for point in plan.points
-        if not rows or point.run.name in rows
-        for job in (point.jobs[seed],)
-    }
+    found = side_by_side.suite_jobs(name, SUITES[name], out / "plus" / name, device, seeds, rows)
+    followed = {run for run, job in found.items() if name in FOLLOWED and variants.apply(job.config)}
+    return {run: replace(job, watch=variants.Variants) if run in followed else job for run, job in found.items()}
 
 
 def validated(line: Line) -> str:

@@ -25,6 +25,7 @@ from fedperl.files import append_durably
 from fedperl.opening import check_device
 from fedperl.parallel import Job, run_jobs
 from fedperl.settings import Config
+from fedperl.suite import plan_suite
 
 Line = dict[str, Any]
 DIVERGED = "no client has sent an update that could be used"
@@ -67,6 +68,26 @@ def _some(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}; wanted at least 1")
     return int(text)
+
+
+def suite_jobs(
+    name: str, suite: Path, out: Path, device: str, seeds: Sequence[int], rows: Sequence[str]
+) -> dict[str, Job]:
+    """Return the runs of a suite by name, or some of them, in folders below `out`.
+
+    Raises:
+        ConfigError: seeds or rows that are not of the suite.
+    """
+    plan = plan_suite(suite, out, overrides=[f"device={device}"])
+    for asked, there in ((seeds, plan.suite.seeds), (rows, [run.name for run in plan.suite.runs])):
+        check_choice(name, asked, there)
+    return {
+        job.name: job
+        for seed in seeds or plan.suite.seeds
+        for point in plan.points
+        if not rows or point.run.name in rows
+        for job in (point.jobs[seed],)
+    }
 
 
 def check_choice(name: str, asked: Iterable[object], there: Iterable[object]) -> None:

@@ -4,7 +4,8 @@
 
 A set is some rows of the paper's tables and figures, and a few beyond them: see GROUPS; what one seed cannot decide is
 planned with three (`--seeds 1` trains the first of each). `rates` chooses the learning rate that the others take, on
-validation images. A run becomes a line of docs/results/skin/SET.jsonl (bench/side_by_side.py) with its confusion
+validation images; `few_small` looks at few labelled clients with a small network (--device cpu --workers 2). A run
+becomes a line of docs/results/skin/SET.jsonl (bench/side_by_side.py) with its confusion
 matrices by client, who helped whom, and, where the clinical photographs of client 8 were kept out of training, what its
 model says of them.
 """
@@ -42,6 +43,8 @@ from fedperl.predicting import open_predictor
 from fedperl.settings import Config
 
 SCALE = Path(__file__).with_name("skin.toml")
+FEW_SMALL, FEW_SUITE = "few_small", Path(__file__).with_name("skin_few_small.toml")
+"""A set of its own, of a small network on a CPU: what becomes of pseudo labels where few clients have labels."""
 LINES = Path(__file__).parents[1] / "docs" / "results" / "skin"
 UNSEEN = "PAD-UFES"
 CHOICE = "per_client_best"
@@ -141,6 +144,8 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     Raises:
         ConfigError: seeds or rows that are not of the group, or no learning rate was chosen yet.
     """
+    if name == FEW_SMALL:
+        return side_by_side.suite_jobs(name, FEW_SUITE, out / "skin" / name, device, seeds, rows)
     group, scale = GROUPS[name], find_scale(str(SCALE))
     runs = {row: (run.method, run.settings) for row, run in paper_runs(scale).items()}
     runs |= {row: (method, merged(scale.settings, own)) for row, (method, own) in BEYOND.items()}
@@ -313,4 +318,4 @@ def run_command(
 
 
 if __name__ == "__main__":
-    run_command(__doc__ or "", GROUPS, LINES, jobs)
+    run_command(__doc__ or "", [*GROUPS, FEW_SMALL], LINES, jobs)

@@ -14,6 +14,7 @@ from statistics import fmean
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin import CHOICE, GROUPS, LINES, SCALE, chosen_rate, jobs, own_lines, read
 from skin_claims import claims_page
+from skin_few import small_section
 from skin_notes import (
     CHOICE_NOTE,
     COURSE_NOTE,
@@ -101,6 +102,7 @@ def scenario_tables(rows: Rows, names: Sequence[str]) -> list[str]:
             text += [head, "", *(FEW_NOTE if start == "few: " else []), *main_table(rows, some, base), ""]
             if told := collapsed(rows, some):
                 text += [*told, ""]
+            text += small_section() if start == "few: " else []
     return text
 
 

@@ -46,6 +46,11 @@ def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
     assert json.loads(as_json.stdout)["seed"] == 5
 
 
+def test_train_says_that_a_model_collapsed(tmp_path: Path, config: Path) -> None:
+    shown = fedperl("train", config, "--out", tmp_path / "a", "--set", "optimizer.lr=0.5")
+    assert "It has collapsed: its numbers are no result." in " ".join(shown.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

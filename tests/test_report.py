@@ -16,7 +16,7 @@ import pytest
 
 from fedperl.data.store import Store
 from fedperl.errors import RunError
-from fedperl.evaluate import BinnedSums, intervals_of_confidence, intervals_of_confusion
+from fedperl.evaluate import BinnedSums, binned_sums, intervals_of_confidence, intervals_of_confusion
 from fedperl.federation.rounds import Progress
 from fedperl.report.page import runs_page, write_report
 from fedperl.report.page_data import PageRun, embedded, read_run, read_runs
@@ -286,6 +286,25 @@ def test_a_temperature_at_the_end_of_the_range_is_cautioned_against(tmp_path: Pa
     scaled = Page(text).rows("ECE by client, test images: before → with its temperature T")
     assert [name for name, cells in scaled.items() if "(end of range)" in cells[0]] == ["client 2 (test)"]
     assert scaled["client 2 (test)"][0].endswith("T 100.00 (end of range)")
+
+
+def test_a_model_that_collapsed_is_cautioned_against(tmp_path: Path, folders: list[Path]) -> None:
+    path = copy(folders[1], tmp_path / "run") / "curves.json"
+    assert "It has collapsed" not in runs_page([read_run(tmp_path / "run")])
+    curves = json.loads(path.read_text())
+    curves["groups"] = {}
+    every = np.zeros(3, dtype=np.int64)
+    for key in curves["chosen"]["last"].values():
+        images = np.sum(curves["sums"][key]["test"]["confusion"], axis=1)
+        always_a = np.tile([0.8, 0.1, 0.1], (images.sum(), 1))
+        curves["sums"][key]["test"] = binned_sums(np.repeat(np.arange(3), images), always_a).to_dict()
+        every += images
+    path.write_text(json.dumps(curves))
+    share = 100 * every[0] / every.sum()
+    told = (
+        f"ours: the model (last round) says A of 100 % of the test images, of which {share:.0f} % are. It has collapsed"
+    )
+    assert told in runs_page([read_run(tmp_path / "run")])
 
 
 def test_classes_are_counted_over_all_clients(folders: list[Path], runs: list[PageRun]) -> None:

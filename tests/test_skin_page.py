@@ -526,3 +526,41 @@ def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: 
     monkeypatch.setattr(skin, "chosen_rate", lambda: 1e-5)
     with pytest.raises(ConfigError, match="core: Random peers, seed 1: was trained with other settings than"):
         page.pages()
+
+
+def test_few_labels_on_a_small_network_are_told_as_their_lines_have_them() -> None:
+    results = BENCH.parent / "docs" / "results"
+    lines = [json.loads(line) for line in (results / "skin" / "few_small.jsonl").read_text().splitlines()]
+    text = (results / "skin.md").read_text().split("### Why: ")[1].split("\n## ")[0]
+    cells = {row.split(" | ")[0].strip("| "): row.strip("| ").split(" | ") for row in text.splitlines()}
+    collapsed, above = [], []
+    for line in lines:
+        name = line["run"].removesuffix(", seed 1")
+        said = Counter[str]()
+        for matrix in line["last_validation_confusion"].values():
+            for row in matrix:
+                said.update(dict(zip(CLASSES, row, strict=True)))
+        ((label, count),) = said.most_common(1)
+        assert cells[name][5] == f"{label} {100 * count / said.total():.0f} %"
+        assert cells[name][4] == f"{line['macro_f1']['100']:.3f}"
+        collapsed += [name] * (count / said.total() > 0.95)
+        above += [name] * (line["macro_f1"]["100"] > float(cells["Lower"][4]))
+    assert len(lines) == 27
+    assert f"Of 26 rows that use unlabelled images {len(collapsed)} end with one class" in text
+    assert not above
+    assert "none ends with a macro F1 above Lower's" in text
+
+
+def test_a_client_without_labels_collapses_in_one_round() -> None:
+    """The page's last table, against its file."""
+    results = BENCH.parent / "docs" / "results"
+    found = json.loads((results / "skin" / "self_labelling.json").read_text())
+    text = (results / "skin.md").read_text().split("One local round of a client without labels")[1].split("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.endswith(" % |")]
+    looks = [look for some in found["tried"].values() for look in some]
+    assert len(rows) == len(looks) == 16
+    for row, look in zip(rows, looks, strict=True):
+        most = max(look["said"])
+        assert row[-1] == f"{CLASSES[look['said'].index(most)]} {100 * most / 666:.0f} %"
+        assert row[-3:-1] == [f"{100 * look[key] / 666:.0f}" for key in ("right", "above")]
+    assert looks[3]["said"] == [666, 0, 0, 0, 0, 0, 0, 0]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from fedperl.evaluate import classification, confusion_matrix
+from fedperl.evaluate import classification, confusion_matrix, one_answer
 from tests.evaluate.predictions import Floats, Labels, drawn
 
 
@@ -87,3 +87,15 @@ def test_narrow_labels_do_not_overflow() -> None:
     assert (confusion_matrix(labels, labels, 200) == np.eye(200)).all()
     with pytest.raises(ValueError, match="truth: wanted integers, the classes' numbers, found float64"):
         confusion_matrix(labels / 2, labels, 200)  # type: ignore[arg-type]
+
+
+def test_a_model_that_says_one_class_is_known() -> None:
+    truth, said = np.array([0] * 60 + [1] * 30 + [2] * 10), np.ones(100, dtype=np.int64)
+    assert one_answer(confusion_matrix(truth, said, 3)) == (1, 1.0)
+    said[:4] = 0
+    assert one_answer(confusion_matrix(truth, said, 3)) == (1, 0.96)
+    said[4] = 2
+    assert one_answer(confusion_matrix(truth, said, 3)) is None  # 95 of 100
+    nearly = np.array([1] * 91 + [0] * 9)
+    assert one_answer(confusion_matrix(nearly, np.ones(100, dtype=np.int64), 3)) is None  # it is mostly right
+    assert one_answer(np.zeros((3, 3), dtype=np.int64)) is None

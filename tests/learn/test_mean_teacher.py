@@ -72,7 +72,7 @@ def test_loss_and_gradient_against_naive(temperature: float, round: int, start: 
 
 
 def test_ramp_up() -> None:
-    assert [ramp_up(t, 0) for t in (0, 1, 100)] == [1, 1, 1]
+    assert [ramp_up(t, 0) for t in (-19, 0, 1, 100)] == [1, 1, 1, 1]  # RSCFed has no ramp, and may have a start
     assert ramp_up(-3, 30) == ramp_up(0, 30) == pytest.approx(math.exp(-5))
     values = [ramp_up(t, 30) for t in range(40)]
     assert values == sorted(values)

@@ -68,6 +68,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train one run."""
+    from fedperl.report.page_data import read_run
+    from fedperl.report.page_summary import collapsed
     from fedperl.report.tables import runs_table, time_line
     from fedperl.trackers import Tracker
     from fedperl.training import train as train_run
@@ -102,6 +104,8 @@ def train(
         totals = results["totals"]
         if totals["rejected"]:
             print(f"{totals['rejected']} updates rejected or missing, {totals['void']} rounds void: see metrics.jsonl")
+        if told := collapsed(read_run(folder), "last"):
+            print(told)
         print(f"Results in {folder}")
 
 

@@ -10,7 +10,7 @@ from fedperl.evaluate.bootstrap import (
     main_statistics,
 )
 from fedperl.evaluate.calibration import Bin, Calibration, calibration
-from fedperl.evaluate.classification import Classification, OfClass, classification, confusion_matrix
+from fedperl.evaluate.classification import Classification, OfClass, classification, confusion_matrix, one_answer
 from fedperl.evaluate.communities import (
     EarlyLate,
     HeatMap,
@@ -130,6 +130,7 @@ __all__ = [
     "intervals_of_confusion",
     "main_intervals",
     "main_statistics",
+    "one_answer",
     "operating_points",
     "paired_interval",
     "peer_counts",

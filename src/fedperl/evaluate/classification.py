@@ -15,6 +15,8 @@ Probabilities = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+NEARLY_ALL, MOST = 0.95, 0.9
+"""The share of images that a collapsed model says one class of, and the largest share that may truly be of it."""
 ROUNDING = 1e-2  # rows of half-precision probabilities sum to 1 only so far
 
 
@@ -132,6 +134,21 @@ def from_confusion(counts: Counts) -> Classification:
         macro(recall),
         tuple(tuple(row) for row in counts.tolist()),
     )
+
+
+def one_answer(counts: Counts) -> tuple[int, float] | None:
+    """Return the class that a model says of nearly all images though not nearly all are of it, and of what share.
+
+    Such a model has collapsed: None where it has not, or there are no images.
+
+    Args:
+        counts: [true class][predicted class].
+    """
+    predicted, support, images = counts.sum(axis=0), counts.sum(axis=1), counts.sum()
+    said = int(predicted.argmax())
+    if not images or predicted[said] <= NEARLY_ALL * images or support[said] > MOST * images:
+        return None
+    return said, float(predicted[said] / images)
 
 
 def checked(truth: Labels, probabilities: Probabilities) -> tuple[Counts, Floats]:

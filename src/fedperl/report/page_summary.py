@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedperl.evaluate import BinnedSums, extremes
+from fedperl.evaluate import BinnedSums, extremes, one_answer
 from fedperl.evaluate.scaling import COLDEST, HOTTEST
-from fedperl.report.page_data import SERVER, PageRun
+from fedperl.report.page_data import CHOICES, SERVER, PageRun
 
 SAME = 0.005
 """Differences of weighted F1 below this count as none."""
@@ -56,6 +56,8 @@ def cautions(runs: Sequence[PageRun], choice: str) -> list[str]:
             "numbers visibly."
         )
     for run in finished:
+        found += [note for one in dict.fromkeys((choice, "last")) if (note := collapsed(run, one))]
+    for run in finished:
         ends = sum(at_end(one.get("temperature")) for one in run.tested(choice).values())
         if ends:
             found.append(
@@ -69,6 +71,20 @@ def cautions(runs: Sequence[PageRun], choice: str) -> list[str]:
     if any(run.config.data.source == "dermsim" for run in runs):
         found.append("The images are drawn by a program (dermsim): the numbers say nothing about patients.")
     return found
+
+
+def collapsed(run: PageRun, choice: str) -> str:
+    """Return that a model says one class of nearly all test images; nothing where it does not."""
+    sums = run.pooled(choice)
+    answer = None if sums is None else one_answer(sums.confusion)
+    if answer is None or sums is None or run.results is None:
+        return ""
+    label, share = answer
+    truly = float(sums.confusion[label].sum() / sums.confusion.sum())
+    return (
+        f"{run.name}: the model ({CHOICES[choice]}) says {run.results['classes'][label]} of {100 * share:.0f} % of the "
+        f"test images, of which {100 * truly:.0f} % are. It has collapsed: its numbers are no result."
+    )
 
 
 def at_end(temperature: float | None) -> bool:

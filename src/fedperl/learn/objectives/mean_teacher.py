@@ -76,5 +76,9 @@ class MeanTeacher(Objective):
 
 
 def ramp_up(t: int, ramp: int) -> float:
-    """Return w(t) = exp(-5 (1 - t / ramp)^2) for t rounds with unlabelled images; 1 from `ramp` on."""
-    return 1.0 if t >= ramp else math.exp(-5 * (1 - max(t, 0) / ramp) ** 2)
+    """Return w(t) = exp(-5 (1 - t / ramp)^2) for t rounds with unlabelled images; 1 from `ramp` on.
+
+    Before such rounds, where t is negative, that of t = 0: no image is there that it would weigh.
+    """
+    t = max(t, 0)
+    return 1.0 if t >= ramp else math.exp(-5 * (1 - t / ramp) ** 2)
