@@ -3,9 +3,10 @@
     python bench/plus.py alone --workers 6 [--device cuda] [--seeds 11 12] [--rows ...]
 
 `alone` is each option that changes training by itself on top of FedPerl, and what each is worth however its models are
-handed out (bench/variants.py); `falling` a few runs with a rate that falls to 0; `small` and `small_variants` a first
-look with a small network, on two cores of a machine without a GPU (--device cpu --workers 2). A run becomes a line of
-docs/results/plus/SET.jsonl (bench/side_by_side.py) as those of bench/skin.py do.
+handed out (bench/variants.py); `falling` a few runs with a rate that falls to 0; `report` is `fedperl_plus` with fresh
+seeds, for test images; `carried` the same on CIFAR-10, in the well-trained regime of bench/poc.py; `small` and
+`small_variants` a first look with a small network, on two cores of a machine without a GPU (--device cpu --workers 2).
+A run becomes a line of docs/results/plus/SET.jsonl (bench/side_by_side.py), as in bench/skin.py and bench/poc.py.
 """
 
 from dataclasses import replace
@@ -13,22 +14,26 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import poc
 import side_by_side
+import skin
 import variants
 from side_by_side import Line
-from skin import run_command
 
+from fedperl.config import resolve
 from fedperl.evaluate.classification import from_confusion
 from fedperl.parallel import Job
 
 FILES = {
+    "report": "plus_report.toml",
     "alone": "plus.toml",
     "falling": "plus_falling.toml",
     "small": "plus_small.toml",
     "small_variants": "plus_small_variants.toml",
 }
 SUITES = {name: Path(__file__).with_name(file) for name, file in FILES.items()}
-DEVICES = {"alone": "cuda", "falling": "cuda", "small": "cpu", "small_variants": "cpu"}
+CARRIED, PLUS = "carried", "fedperl_plus"
+DEVICES = {"report": "cuda", "alone": "cuda", "falling": "cuda", "small": "cpu", "small_variants": "cpu"}
 """Where the runs of a suite that are on the page were trained."""
 FOLLOWED = ("alone", "small_variants")
 """Suites whose runs tell what their models are worth however they are handed out."""
@@ -41,16 +46,36 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     Raises:
         ConfigError: seeds or rows that are not of the set.
     """
+    if name == CARRIED:
+        return carried_jobs(out, device, seeds)
     found = side_by_side.suite_jobs(name, SUITES[name], out / "plus" / name, device, seeds, rows)
     followed = {run for run, job in found.items() if name in FOLLOWED and variants.apply(job.config)}
     return {run: replace(job, watch=variants.Variants) if run in followed else job for run, job in found.items()}
 
 
+def carried_jobs(out: Path, device: str, seeds: list[int]) -> dict[str, Job]:
+    """Return the well-trained runs of FedPerl on CIFAR-10 as FedPerl+, with nothing else changed."""
+    found = {}
+    for run, job in poc.jobs("trained", out, device, seeds, [], ["FedPerl"]).items():
+        table = job.config.model_dump(mode="json", exclude_defaults=True) | {"method": PLUS}
+        name = run.replace("FedPerl", "FedPerl+")
+        config = resolve(table, (), source=name)
+        found[name] = Job(f"{CARRIED}: {name}", config, out / "plus" / CARRIED / f"seed-{config.seed}")
+    return found
+
+
+def noted(folder: Path, *, device: str) -> Line:
+    """Return what a line has besides, as the runs that it is compared with have it."""
+    return poc.noted(folder) if folder.parent.name == CARRIED else skin.noted(folder, device=device)
+
+
 def validated(line: Line) -> str:
-    """Return macro F1 of the last model on validation images, the mean over clients: test images choose nothing."""
+    """Return what the last model has on validation images: test images choose nothing."""
+    if "last_validation_confusion" not in line:
+        return f"validation accuracy {line['validation'][-1]:.3f}"
     matrices = line["last_validation_confusion"].values()
     return f"validation macro F1 {fmean(from_confusion(np.array(one)).macro_f1 for one in matrices):.3f}"
 
 
 if __name__ == "__main__":
-    run_command(__doc__ or "", SUITES, LINES, jobs, validated)
+    skin.run_command(__doc__ or "", [*SUITES, CARRIED], LINES, jobs, validated, noted)

@@ -310,11 +310,17 @@ def run_command(
     lines: Path,
     jobs: Callable[[str, Path, str, list[int], list[str]], dict[str, Job]],
     told: Callable[[Line], str] = headline,
+    make: Callable[..., Line] = noted,
 ) -> None:
-    """Train what the command line asks for of some sets, into lines of this folder; `told` is printed of each."""
+    """Train what the command line asks for of some sets, into lines of this folder.
+
+    Args:
+        told: what is printed of each.
+        make: what a line has besides, from a run's folder and the device.
+    """
     args = side_by_side.parser_of(doc, sets).parse_args()
     plan = lambda name: jobs(name, args.out, args.device, args.seeds, args.rows)  # noqa: E731
-    side_by_side.train_sets(args, lines, plan, partial(noted, device=args.device), told, cost)
+    side_by_side.train_sets(args, lines, plan, partial(make, device=args.device), told, cost)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 @pytest.fixture(name="plus")
 def _plus(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("side_by_side", "variants", "skin", "plus"):
+    for name in ("side_by_side", "variants", "skin", "skin_rows", "poc", "plus"):
         sys.modules.pop(name, None)
     return importlib.import_module("plus")
 
@@ -113,10 +113,10 @@ def test_some_runs_of_the_search_can_be_asked_for(plus: ModuleType) -> None:
 
 @pytest.fixture(name="page")
 def _page(plus: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    for name in ("skin_page", "plus_page"):
+    for name in ("skin_page", "plus_report", "plus_page"):
         sys.modules.pop(name, None)
     module = importlib.import_module("plus_page")
-    for one in (plus, module):
+    for one in (plus, sys.modules["plus_report"], module):
         monkeypatch.setattr(one, "LINES", tmp_path / "lines")
     return module
 
@@ -231,3 +231,138 @@ def test_options_are_ranked_by_macro_f1_on_validation_images(plus: ModuleType, p
     (page.LINES / "alone.jsonl").write_text(json.dumps(made["FedPerl, seed 11"]) + "\n")
     with pytest.raises(ConfigError, match="alone: FedPerl, seed 11: was trained with other settings"):
         page.pages()
+
+
+def test_options_are_compared_as_fedperl_plus_hands_them_out(page: ModuleType) -> None:
+    def one(plain: float, plus: float) -> dict[str, Any]:
+        some = {"macro_f1": {"0": plus, "1": plus}, "ece": {"0": 0.05, "1": 0.07}}
+        last = {"0 0 1": some | {"macro_f1": {"0": plain, "1": plain}}, "0.9 0.5 4": some}
+        return {"variants": {"last": last}}
+
+    rows = {
+        "FedPerl": {11: one(0.30, 0.40), 12: one(0.32, 0.44)},
+        "agreement": {11: one(0.31, 0.43)},
+        "tau 0.8": {11: one(0.35, 0.39), 12: one(0.37, 0.41)},
+        "not followed": {11: {}},
+    }
+    told = page.handed_out_table(rows, list(rows))[2:-1]
+    assert [row.split(" | ")[0] for row in told[2:]] == ["| agreement (1 seed)", "| FedPerl", "| tau 0.8"]
+    assert told[2].startswith("| agreement (1 seed) | 0.310 | 0.430 | +0.030")  # beside FedPerl's seed 11 alone
+    assert told[3] == "| FedPerl | 0.310 | 0.420 |  | 0.060 |"
+    assert told[4].startswith("| tau 0.8 | 0.360 | 0.400 | -0.020")
+    assert page.handed_out_table({"FedPerl": rows["FedPerl"]}, ["FedPerl"]) == []
+    config = load_config(None, ["method=fedperl_plus"])
+    wanted = (config.federation.running_average, config.federation.own_share, config.orientations)
+    assert wanted == page.PLUS
+
+
+# FedPerl+ itself
+
+OPTIONS = {"federation.running_average": 0.9, "federation.own_share": 0.5, "model.orientations": "views"}
+
+
+def test_fedperl_plus_is_fedperl_but_for_three_options(plus: ModuleType) -> None:
+    def changed(one: Job, other: Job) -> dict[str, Any]:
+        ours, theirs = (flat(job.config.model_dump()) for job in (one, other))
+        return {key: value for key, value in ours.items() if value != theirs.get(key)}
+
+    core = plus.skin.jobs("core", Path(), "cpu", [], ["FedPerl T=2"])
+    report = plus.jobs("report", Path(), "cpu", [], [])
+    for seed in (1, 2, 3):
+        ours, control = (report[f"FedPerl+{kind}, seed {seed}"] for kind in ("", " without peers"))
+        found = changed(ours, core[f"FedPerl T=2, seed {seed}"])
+        assert {key: found[key] for key in found.keys() - ASIDE} == OPTIONS
+        assert changed(control, ours).keys() - ASIDE == {"peers.selector"}
+    trained, carried = (
+        plus.poc.jobs("trained", Path(), "cpu", [], [], ["FedPerl"]),
+        plus.jobs("carried", Path(), "cpu", [], []),
+    )
+    assert list(carried) == [run.replace("FedPerl", "FedPerl+") for run in trained]
+    for ours, theirs in zip(carried.values(), trained.values(), strict=True):
+        found = changed(ours, theirs)
+        assert {key: found[key] for key in found.keys() - ASIDE} == OPTIONS
+        assert ours.config.orientations == 1  # images of CIFAR-10 are not flipped there
+
+
+def test_fedperl_plus_trains_as_fedperl_does(tmp_path: Path) -> None:
+    """Every global model is FedPerl's, bit for bit; what is validated is not."""
+
+    def trained(method: str) -> tuple[list[dict[str, Any]], list[Any]]:
+        models = []
+
+        def follow(progress: Progress) -> None:
+            assert progress.server is not None
+            models.append(dict(progress.server.model.state))
+
+        train(load_config(None, [*SMALL, f"method={method}"]), tmp_path / method, watchers=[follow])
+        lines = (tmp_path / method / "metrics.jsonl").read_text().splitlines()
+        return models, [json.loads(one)["validation"] for one in lines]
+
+    (plain, told), (ours, said) = trained("fedperl"), trained("fedperl_plus")
+    assert len(plain) == len(ours) == 7
+    for one, other in zip(plain, ours, strict=True):
+        assert one.keys() == other.keys()
+        assert all(one[name].equal(other[name]) for name in one)
+    assert told[-1].keys() == said[-1].keys()
+    assert told != said
+
+
+def test_fedperl_plus_is_reported_beside_the_core_rows(plus: ModuleType, page: ModuleType) -> None:
+    """Lines made of the core's own: macro F1 0.03 more at every client, weighted F1 less at one, a tenth more time."""
+    report = sys.modules["plus_report"]
+    core = report.skin_rows.read_rows()["FedPerl T=2"]
+    jobs = plus.jobs("report", Path(), "cuda", [], [])
+    (report.LINES).mkdir()
+    ssfl = report.skin_rows.read_rows()["SSFL"]
+    with (report.LINES / "report.jsonl").open("w") as file:
+        for seed, one in core.items():
+            ours = json.loads(json.dumps(one))
+            for client, numbers in ours["results"]["test"]["per_client_best"].items():
+                numbers["macro_f1"] += 0.03 + 0.001 * seed
+                theirs = ssfl[seed]["results"]["test"]["per_client_best"][client]["weighted_f1"]
+                numbers["weighted_f1"] = theirs + (-0.015 if client == "3" else 0.02)
+                numbers["ece"] -= 0.01
+            seconds = ours["results"]["seconds"]
+            seconds["validation"] += 0.1 * (seconds["training"] + seconds["server"] + seconds["validation"])
+            run = f"FedPerl+, seed {seed}"
+            file.write(json.dumps(ours | {"run": run, "config": config_hash(jobs[run].config)}) + "\n")
+    rows = report.report_rows()
+    found = report.aims(rows)
+    assert [one.verdict for one in found] == [
+        "met",
+        found[1].verdict,
+        "missed by 0.005",
+        "met",
+        "met",
+        "met",
+    ]
+    assert found[0].found.startswith("+0.032 [")
+    assert found[2].found == "-0.015 (client 3)"
+    assert found[4].found == "1.10 times"
+    assert found[5].found == "1.00 times"
+    over_ssfl = report.apart(rows, "FedPerl+", "SSFL", report.by_client("macro_f1"))
+    reached = min(over_ssfl.mean - 0.02, over_ssfl.low) if over_ssfl.low <= 0 else over_ssfl.mean - 0.02
+    assert found[1].margin == pytest.approx(reached)
+    text = "\n".join(report.report_section())
+    assert "| FedPerl+ | " in text
+    assert "| no client's weighted F1 more than 0.01 below SSFL's | -0.015 (client 3) | missed by 0.005 |" in text
+    assert "| SSFL | +0.020 | +0.020 | +0.020 | -0.015 | +0.020 |" in text
+    lines = (report.LINES / "report.jsonl").read_text().splitlines()
+    other = json.loads(lines[0]) | {"backbone": {"from": "another"}}
+    (report.LINES / "report.jsonl").write_text("\n".join([json.dumps(other), *lines[1:], ""]))
+    with pytest.raises(ConfigError, match="began with 2 backbones; wanted one"):
+        report.report_section()
+
+
+def test_fedperl_plus_on_cifar_is_beside_the_well_trained_rows(plus: ModuleType, page: ModuleType) -> None:
+    report = sys.modules["plus_report"]
+    trained, jobs = plus.poc.read("trained"), plus.jobs("carried", Path(), "cuda", [], [])
+    report.LINES.mkdir()
+    with (report.LINES / "carried.jsonl").open("w") as file:
+        for run, job in jobs.items():
+            ours = json.loads(json.dumps(trained[run.replace("FedPerl+", "FedPerl")]))
+            ours["results"]["test"]["last"]["server"]["accuracy"] += 0.01
+            file.write(json.dumps(ours | {"run": run, "config": config_hash(job.config)}) + "\n")
+    text = "\n".join(report.carried_section())
+    (row,) = (row for row in text.splitlines() if row.startswith("| FedPerl |"))
+    assert row.endswith("| +1.00 ± 0.00* |")

@@ -15,11 +15,31 @@ Without anonymization one client's model reaches another as it is: those methods
 
 """  # noqa: E501
 
+PLUS = """
+## FedPerl+
+
+Beyond the paper, and **on trial**: what it is worth so far, and what is not known yet, is in [results/plus.md](results/plus.md). It grew out of a finding on real lesions ([results/skin.md](results/skin.md)): in F1 a network that is given *all* labels is hardly better there than one that labels for itself, so better pseudo labels have little to give; but the global model swings from round to round with whoever took part, and one client is unlike all others. `fedperl_plus` therefore trains as `fedperl` does, to the bit, and changes what becomes of the models:
+
+1. **A mean over rounds** (`federation.running_average = 0.9`). The server keeps m(r) = 0.9 m(r - 1) + 0.1 g(r), over the first rounds the plain mean, of the global models g. m is what clients validate and use; they go on training from g.
+2. **A share of one's own** (`federation.own_share = 0.5`). Each client keeps the running mean o of the models that it trained itself, which never leaves it, and uses (m + o) / 2. Nobody trains from that mixture.
+3. **Orientations** (`model.orientations = "views"`). A trained model is shown an image as it is, mirrored, upside down and both, where training flips images too, and answers with the mean of the probabilities; once, where it does not (CIFAR-10 as the proof of concept has it).
+
+| cost | beside `fedperl` |
+| --- | --- |
+| bytes | none: the mean takes the place of the global model in what is sent for validation |
+| training steps | none |
+| validation and use | as many passes as there are orientations |
+| memory | a model more at the server, and one at each client |
+| privacy | m is a mean of models that every client is sent anyway; o stays at its client, and the file of the model that a client uses is its own alone, since with m it tells o |
+
+Peers stay anonymized, and all guards of [privacy.md](privacy.md) apply. The preset `recommended` does not have these options.
+"""  # noqa: E501
+
 COLUMNS = ("method", "objective", "selector", "policy", "anonymize", "aggregator", "options")
 
 
 def methods_page() -> str:
-    """Return the page: one table of compositions, one of where each comes from."""
+    """Return the page: one table of compositions, one of where each comes from, and FedPerl+ at length."""
     found = methods()
     lines = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
     lines += [_row([f"`{name}`", *_composition(method, resolve({"method": name}))]) for name, method in found.items()]
@@ -27,7 +47,7 @@ def methods_page() -> str:
     columns = ("method", "what it is", "in FedPerl's paper", "published as", "ours")
     lines += [_row(columns), _row(["---"] * len(columns))]
     lines += [_row([f"`{name}`", m.line, m.paper, m.source, m.here]) for name, m in found.items()]
-    return HEAD + "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n" + PLUS
 
 
 def _composition(method: Method, config: Config) -> list[str]:

@@ -1,0 +1,199 @@
+"""FedPerl+ beside the rows of bench/skin.py on test images, what was aimed at, and what it is on CIFAR-10."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import poc
+import side_by_side
+import skin_rows
+from plus import CARRIED, LINES, jobs
+from poc_cells import cell, difference
+from side_by_side import Line, check_lines, table, where_and_when
+from skin_rows import RARE, Rows, apart, by_class, by_client, sensitivity, shown
+
+from fedperl.errors import ConfigError
+from fedperl.evaluate import Interval
+from fedperl.paper.runs import TASKS
+
+OURS, CONTROL, FEDPERL, SSFL = "FedPerl+", "FedPerl+ without peers", "FedPerl T=2", "SSFL"
+BESIDE = ("Lower", SSFL, FEDPERL, "FedIRM", "CBAFed", "Upper")
+"""Rows of the core that it is reported beside."""
+GAIN, LOSS, TIMES = 0.02, 0.01, 1.2
+"""What was aimed at: macro F1 more than both, no client's weighted F1 less than SSFL's by more, time and bytes."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One thing that was aimed at, what came of it, and by how much it is met; None where that cannot be told yet."""
+
+    what: str
+    found: str
+    margin: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is met, or by how much it is missed."""
+        if self.margin is None:
+            return "cannot be told yet"
+        return "met" if self.margin >= 0 else f"missed by {-self.margin:.3f}"
+
+
+def report_rows() -> dict[str, dict[int, Line]]:
+    """Return the lines of FedPerl+ and of what it is compared with, by row and seed, all from one backbone.
+
+    Raises:
+        ConfigError: they began with different ones.
+    """
+    core = {name: lines for name, lines in skin_rows.read_rows().items() if name in BESIDE}
+    ours: dict[str, dict[int, Line]] = {}
+    for run, line in side_by_side.read(LINES / "report.jsonl").items():
+        row, _, seed = run.rpartition(", seed ")
+        if "failed" not in line:
+            ours.setdefault(row, {})[int(seed)] = line
+    backbones = {tuple(line["backbone"].values()) for some in (core | ours).values() for line in some.values()}
+    if ours and len(backbones) != 1:
+        raise ConfigError(f"FedPerl+ and the core rows began with {len(backbones)} backbones; wanted one")
+    return core | ours
+
+
+def report_section() -> list[str]:
+    """Return FedPerl+ on test images; nothing while it is not trained.
+
+    Raises:
+        ConfigError: a line was trained with other settings than the suite has now.
+    """
+    lines = side_by_side.read(LINES / "report.jsonl")
+    if not lines:
+        return []
+    check_lines("report", lines, jobs("report", Path(), "cuda", [], []))
+    rows = report_rows()
+    text = ["## Reported once, on test images", "", REPORT, where_and_when(lines.values()), "", *_table(rows), ""]
+    return [*text, *_clients(rows), "", *_aims_table(aims(rows)), ""]
+
+
+def rare_f1(line: Line) -> float:
+    """Return the mean F1 of the rare classes, of the test images of all clients together."""
+    found = by_class(line)
+    return fmean(found[name] for name in RARE)
+
+
+def _table(rows: Rows) -> list[str]:
+    macro, cells = by_client("macro_f1"), []
+    for name in (name for name in (*BESIDE, CONTROL, OURS) if name in rows):
+        lines = rows[name].values()
+        numbers: list[Callable[[Line], float]] = [
+            lambda line: fmean(by_client("macro_f1")(line).values()),
+            lambda line: fmean(by_client("weighted_f1")(line).values()),
+            lambda line: min(by_client("weighted_f1")(line).values()),
+            rare_f1,
+            lambda line: sensitivity(line)["melanoma sensitivity"],
+            lambda line: fmean(by_client("ece")(line).values()),
+        ]
+        less = ["" if name == OURS else shown(apart(rows, OURS, name, macro))]
+        few = "" if len(rows[name]) == 3 else f" ({len(rows[name])} seed{'s' if len(rows[name]) > 1 else ''})"
+        cells.append([name + few, *(f"{fmean(of(line) for line in lines):.3f}" for of in numbers), *less])
+    head = ["", "macro F1", "weighted F1", "weighted F1 of the worst client", f"F1 of {', '.join(RARE)}"]
+    return table([*head, "melanomas found", "ECE", f"macro F1: {OURS} less this row"], cells)
+
+
+def by_client_less(rows: Rows, row: str, other: str) -> dict[str, float]:
+    """Return weighted F1 of one row less another by client, the mean over the seeds that both have."""
+    seeds = [seed for seed in rows.get(row, {}) if seed in rows.get(other, {})]
+    f1 = by_client("weighted_f1")
+    pairs = [(f1(rows[row][seed]), f1(rows[other][seed])) for seed in seeds]
+    return {client: fmean(a[client] - b[client] for a, b in pairs) for client in (pairs[0][0] if pairs else {})}
+
+
+def _clients(rows: Rows) -> list[str]:
+    others = {other: by_client_less(rows, OURS, other) for other in (SSFL, FEDPERL)}
+    cells = [[other, *(f"{value:+.3f}" for value in found.values())] for other, found in others.items() if found]
+    return table([f"weighted F1 of {OURS} less, at client", *others[SSFL]], cells) if cells else []
+
+
+def aims(rows: Rows) -> list[Aim]:
+    """Return what was aimed at, and what came of it."""
+    found = []
+    for other in (FEDPERL, SSFL):
+        less = apart(rows, OURS, other, by_client("macro_f1"))
+        what = f"macro F1 at least {GAIN} above {other}, the interval clear of 0"
+        found.append(Aim(what, shown(less), _clear(less)))
+    worst = by_client_less(rows, OURS, SSFL)
+    client = min(worst, key=lambda name: worst[name], default=None)
+    found.append(
+        Aim(
+            f"no client's weighted F1 more than {LOSS} below {SSFL}'s",
+            f"{worst[client]:+.3f} (client {client})" if client else "·",
+            worst[client] + LOSS if client else None,
+        )
+    )
+    ece = apart(rows, OURS, FEDPERL, by_client("ece"))
+    found.append(Aim(f"ECE no worse than {FEDPERL}'s", shown(ece), -ece.mean if ece else None))
+    for what, of in (("time", validating), ("bytes", sent)):
+        ratio = _ratio(rows, of)
+        said = f"{ratio:.2f} times" if ratio else "·"
+        found.append(Aim(f"{what} at most {TIMES} times {FEDPERL}'s", said, TIMES - ratio if ratio else None))
+    return found
+
+
+def _clear(less: Interval | None) -> float | None:
+    """Return by how much a gain is met: what it is beyond the aim, or less where its interval reaches below 0."""
+    if less is None or less.low is None:
+        return None
+    return less.mean - GAIN if less.low > 0 else min(less.mean - GAIN, less.low)
+
+
+def validating(line: Line) -> float:
+    """Return how long a run takes, in units of its training: others beside it slow both down alike."""
+    seconds = line["results"]["seconds"]
+    return float(1 + (seconds["validation"] + seconds["server"]) / seconds["training"])
+
+
+def sent(line: Line) -> float:
+    """Return the bytes that a run sends, either way."""
+    return float(sum(count for name, count in line["results"]["totals"].items() if name.startswith("bytes_")))
+
+
+def _ratio(rows: Rows, of: Callable[[Line], float]) -> float | None:
+    seeds = [seed for seed in rows.get(OURS, {}) if seed in rows.get(FEDPERL, {})]
+    return fmean(of(rows[OURS][seed]) / of(rows[FEDPERL][seed]) for seed in seeds) if seeds else None
+
+
+def _aims_table(found: list[Aim]) -> list[str]:
+    cells = [[one.what, one.found, one.verdict] for one in found]
+    return [*table(["aimed at", "found", ""], cells), "", AIMS]
+
+
+def carried_section() -> list[str]:
+    """Return FedPerl+ on CIFAR-10; nothing while it is not trained.
+
+    Raises:
+        ConfigError: a line was trained with other settings than it would be now.
+    """
+    lines = side_by_side.read(LINES / f"{CARRIED}.jsonl")
+    if not lines:
+        return []
+    check_lines(CARRIED, lines, jobs(CARRIED, Path(), "cuda", [], []))
+    task, trained = TASKS[0], poc.read("trained")
+    ours, cells = cell({run: line for run, line in lines.items() if "failed" not in line}, task, OURS), []
+    for row in poc.SETS["trained"].rows:
+        other = cell(trained, task, row)
+        cells.append([row, str(other), str(difference(ours, other))])
+    text = ["## On CIFAR-10, unchanged", "", CIFAR, where_and_when(lines.values()), ""]
+    return [*text, *table(["", "accuracy, %", f"{OURS} less this row"], [*cells, [OURS, str(ours), ""]]), ""]
+
+
+REPORT = (
+    "`fedperl_plus` ([methods.md](../methods.md#fedperl)) with seeds that nothing was chosen by, beside the rows of "
+    "[skin.md](skin.md) with the same seeds, split and backbone. Each client's model is the one that was best on its "
+    "validation images. Differences are paired by client and seed, with an interval of 95 % over both."
+)
+AIMS = (
+    "Time: validation and the server's part in units of training, which takes the same steps, over the same of "
+    f"{FEDPERL}."
+)
+CIFAR = (
+    "The well-trained regime of [poc.md](poc.md), where images are not flipped and the server alone tests: of the "
+    "three options only the running mean is left."
+)
