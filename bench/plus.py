@@ -4,8 +4,8 @@
 
 `alone` is each option that changes training by itself on top of FedPerl, and what each is worth however its models are
 handed out (bench/variants.py); `falling` a few runs with a rate that falls to 0; `report` is `fedperl_plus` with fresh
-seeds, for test images; `carried` the same on CIFAR-10, in the well-trained regime of bench/poc.py; `small` and
-`small_variants` a first look with a small network, on two cores of a machine without a GPU (--device cpu --workers 2).
+seeds, for test images; `carried` the same on CIFAR-10, in the well-trained regime of bench/poc.py; `small`,
+`small_variants` and `small_report` are of a small network, on two cores without a GPU (--device cpu --workers 2).
 A run becomes a line of docs/results/plus/SET.jsonl (bench/side_by_side.py), as in bench/skin.py and bench/poc.py.
 """
 
@@ -20,7 +20,7 @@ import skin
 import variants
 from side_by_side import Line
 
-from fedperl.config import resolve
+from fedperl.config import merged, resolve
 from fedperl.evaluate.classification import from_confusion
 from fedperl.parallel import Job
 
@@ -30,10 +30,11 @@ FILES = {
     "falling": "plus_falling.toml",
     "small": "plus_small.toml",
     "small_variants": "plus_small_variants.toml",
+    "small_report": "plus_small_report.toml",
 }
 SUITES = {name: Path(__file__).with_name(file) for name, file in FILES.items()}
 CARRIED, PLUS = "carried", "fedperl_plus"
-DEVICES = {"report": "cuda", "alone": "cuda", "falling": "cuda", "small": "cpu", "small_variants": "cpu"}
+DEVICES = {name: "cpu" if name.startswith("small") else "cuda" for name in SUITES}
 """Where the runs of a suite that are on the page were trained."""
 FOLLOWED = ("alone", "small_variants")
 """Suites whose runs tell what their models are worth however they are handed out."""
@@ -47,19 +48,24 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
         ConfigError: seeds or rows that are not of the set.
     """
     if name == CARRIED:
-        return carried_jobs(out, device, seeds)
+        return carried_jobs(out, device, seeds, rows)
     found = side_by_side.suite_jobs(name, SUITES[name], out / "plus" / name, device, seeds, rows)
     followed = {run for run, job in found.items() if name in FOLLOWED and variants.apply(job.config)}
     return {run: replace(job, watch=variants.Variants) if run in followed else job for run, job in found.items()}
 
 
-def carried_jobs(out: Path, device: str, seeds: list[int]) -> dict[str, Job]:
-    """Return the well-trained runs of FedPerl on CIFAR-10 as FedPerl+, with nothing else changed."""
+def carried_jobs(out: Path, device: str, seeds: list[int], rows: list[str]) -> dict[str, Job]:
+    """Return the well-trained runs of FedPerl on CIFAR-10 as FedPerl+, less own shares: no client tests models there.
+
+    Raises:
+        ConfigError: seeds or rows that are not of the set.
+    """
+    side_by_side.check_choice(CARRIED, rows, ["FedPerl+"])
     found = {}
     for run, job in poc.jobs("trained", out, device, seeds, [], ["FedPerl"]).items():
         table = job.config.model_dump(mode="json", exclude_defaults=True) | {"method": PLUS}
         name = run.replace("FedPerl", "FedPerl+")
-        config = resolve(table, (), source=name)
+        config = resolve(merged(table, {"federation": {"own_share": 0.0}}), (), source=name)
         found[name] = Job(f"{CARRIED}: {name}", config, out / "plus" / CARRIED / f"seed-{config.seed}")
     return found
 

@@ -69,7 +69,7 @@ def train(
 ) -> None:
     """Train one run."""
     from fedperl.report.page_data import read_run
-    from fedperl.report.page_summary import collapsed
+    from fedperl.report.page_summary import one_class
     from fedperl.report.tables import runs_table, time_line
     from fedperl.trackers import Tracker
     from fedperl.training import train as train_run
@@ -104,7 +104,7 @@ def train(
         totals = results["totals"]
         if totals["rejected"]:
             print(f"{totals['rejected']} updates rejected or missing, {totals['void']} rounds void: see metrics.jsonl")
-        if told := collapsed(read_run(folder), "last"):
+        if told := one_class(read_run(folder), "last"):
             print(told)
         print(f"Results in {folder}")
 

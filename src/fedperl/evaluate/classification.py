@@ -139,7 +139,7 @@ def from_confusion(counts: Counts) -> Classification:
 def one_answer(counts: Counts) -> tuple[int, float] | None:
     """Return the class that a model says of nearly all images though not nearly all are of it, and of what share.
 
-    Such a model has collapsed: None where it has not, or there are no images.
+    Such a model tells nothing apart. None where there is no such class, or no image.
 
     Args:
         counts: [true class][predicted class].

@@ -18,19 +18,24 @@ Without anonymization one client's model reaches another as it is: those methods
 PLUS = """
 ## FedPerl+
 
-Beyond the paper, and **on trial**: what it is worth so far, and what is not known yet, is in [results/plus.md](results/plus.md). It grew out of a finding on real lesions ([results/skin.md](results/skin.md)): in F1 a network that is given *all* labels is hardly better there than one that labels for itself, so better pseudo labels have little to give; but the global model swings from round to round with whoever took part, and one client is unlike all others. `fedperl_plus` therefore trains as `fedperl` does, to the bit, and changes what becomes of the models:
+Beyond the paper, and **on trial**: what it is worth so far, and what is not known yet, is in [results/plus.md](results/plus.md). It grew out of a finding on real lesions ([results/claims.md](results/claims.md)): even *all* labels are worth no more macro F1 there, over a network that labels for itself, than is aimed at here, so that better pseudo labels alone could hardly reach it. But the global model swings from round to round with whoever took part, its confidence is too high, and one client is unlike all others. `fedperl_plus` is `fedperl` with five options. Two change training:
 
-1. **A mean over rounds** (`federation.running_average = 0.9`). The server keeps m(r) = 0.9 m(r - 1) + 0.1 g(r), over the first rounds the plain mean, of the global models g. m is what clients validate and use; they go on training from g.
-2. **A share of one's own** (`federation.own_share = 0.5`). Each client keeps the running mean o of the models that it trained itself, which never leaves it, and uses (m + o) / 2. Nobody trains from that mixture.
-3. **Orientations** (`model.orientations = "views"`). A trained model is shown an image as it is, mirrored, upside down and both, where training flips images too, and answers with the mean of the probabilities; once, where it does not (CIFAR-10 as the proof of concept has it).
+1. **Moments are kept** (`optimizer.carry = true`). Each client keeps Adam's moments from round to round; without, it begins with none in every round.
+2. **Labels are smoothed** (`objective.label_smoothing = 0.1`), those of labelled images alone.
+
+Three change what becomes of the models, and not one bit of training:
+
+3. **A mean over rounds** (`federation.running_average = 0.9`). The server keeps m(r) = 0.9 m(r - 1) + 0.1 g(r), over the first rounds the plain mean, of the global models g. m is what clients validate and use; they go on training from g.
+4. **A share of one's own** (`federation.own_share = 0.5`). Each client keeps the running mean o of the models that it trained itself, which never leaves it, and uses (m + o) / 2. Nobody trains from that mixture.
+5. **Orientations** (`model.orientations = "views"`). A trained model is shown an image as it is, mirrored, upside down and both, where training flips images too, and answers with the mean of the probabilities; once, where it does not (CIFAR-10 as the proof of concept has it).
 
 | cost | beside `fedperl` |
 | --- | --- |
 | bytes | none: the mean takes the place of the global model in what is sent for validation |
 | training steps | none |
 | validation and use | as many passes as there are orientations |
-| memory | a model more at the server, and one at each client |
-| privacy | m is a mean of models that every client is sent anyway; o stays at its client, and the file of the model that a client uses is its own alone, since with m it tells o |
+| memory and disk | a model more at the server; at each client its moments, twice a model, and o, of several rounds ([deployment.md](deployment.md#known-limits-of-this-version)) |
+| privacy | m is a mean of global models, which clients are sent in any case; moments and o stay at their client, and the file of the model that a client uses is its own alone, since with m it tells o |
 
 Peers stay anonymized, and all guards of [privacy.md](privacy.md) apply. The preset `recommended` does not have these options.
 """  # noqa: E501

@@ -56,7 +56,7 @@ def cautions(runs: Sequence[PageRun], choice: str) -> list[str]:
             "numbers visibly."
         )
     for run in finished:
-        found += [note for one in dict.fromkeys((choice, "last")) if (note := collapsed(run, one))]
+        found += [note for one in dict.fromkeys((choice, "last")) if (note := one_class(run, one))]
     for run in finished:
         ends = sum(at_end(one.get("temperature")) for one in run.tested(choice).values())
         if ends:
@@ -73,8 +73,8 @@ def cautions(runs: Sequence[PageRun], choice: str) -> list[str]:
     return found
 
 
-def collapsed(run: PageRun, choice: str) -> str:
-    """Return that a model says one class of nearly all test images; nothing where it does not."""
+def one_class(run: PageRun, choice: str) -> str:
+    """Return that models name one class for nearly all test images; nothing where they do not."""
     sums = run.pooled(choice)
     answer = None if sums is None else one_answer(sums.confusion)
     if answer is None or sums is None or run.results is None:
@@ -82,8 +82,8 @@ def collapsed(run: PageRun, choice: str) -> str:
     label, share = answer
     truly = float(sums.confusion[label].sum() / sums.confusion.sum())
     return (
-        f"{run.name}: the model ({CHOICES[choice]}) says {run.results['classes'][label]} of {100 * share:.0f} % of the "
-        f"test images, of which {100 * truly:.0f} % are. It has collapsed: its numbers are no result."
+        f"{run.name}: what is tested ({CHOICES[choice]}) names {run.results['classes'][label]} for {100 * share:.0f} % "
+        f"of the test images, of which {100 * truly:.0f} % are. It tells nothing apart: its numbers are no result."
     )
 
 
