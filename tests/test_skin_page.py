@@ -61,7 +61,7 @@ def test_the_readme_says_nothing_the_pages_do_not() -> None:
     fallen = {one.split("**")[1] for one in text.splitlines() if " collapses (seed" in one}
     few = [row for row in text.split("## Labels at few clients")[1].split("##")[0].splitlines() if "| few: " in row]
     assert (len(fallen), len(few)) == (3, 4)
-    assert "three of four methods end with one class for all images" in told
+    assert "three of four methods end with one class for nearly all images" in told
     assert "two could not be tested, one is not trained, eleven are undecided" in told
     assert "in macro F1, calibration and melanomas found no gain with them is seen" in told
     cells = [row.strip("| ").split(" | ") for row in (root / "docs" / "results" / "skin.md").read_text().splitlines()]
