@@ -5,9 +5,8 @@
 A set is some rows of the paper's tables and figures, and a few beyond them: see GROUPS; what one seed cannot decide is
 planned with three (`--seeds 1` trains the first of each). `rates` chooses the learning rate that the others take, on
 validation images; `few_small` looks at few labelled clients with a small network (--device cpu --workers 2). A run
-becomes a line of docs/results/skin/SET.jsonl (bench/side_by_side.py) with its confusion
-matrices by client, who helped whom, and, where the clinical photographs of client 8 were kept out of training, what its
-model says of them.
+becomes a line of docs/results/skin/SET.jsonl (bench/side_by_side.py) with its confusion matrices by client, who helped
+whom, and, where the clinical photographs of client 8 were kept out of training, what its model says of them.
 """
 
 import json

@@ -70,7 +70,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _round_alone() -> list[str]:
-    """Return what one client makes of a model in one local round, by a loop that shares no code with the engine."""
+    """Return what one client makes of a model in one local round, by a loop without the engine's steps."""
     if not FILE.exists():
         return []
     found = json.loads(FILE.read_text())
