@@ -36,7 +36,7 @@ SUITES = {name: Path(__file__).with_name(file) for name, file in FILES.items()}
 CARRIED, PLUS = "carried", "fedperl_plus"
 DEVICES = {name: "cpu" if name.startswith("small") else "cuda" for name in SUITES}
 """Where the runs of a suite that are on the page were trained."""
-FOLLOWED = ("alone", "small_variants")
+FOLLOWED = {"alone": variants.Few, "small_variants": variants.Variants}
 """Suites whose runs tell what their models are worth however they are handed out."""
 LINES = Path(__file__).parents[1] / "docs" / "results" / "plus"
 
@@ -50,8 +50,8 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
     if name == CARRIED:
         return carried_jobs(out, device, seeds, rows)
     found = side_by_side.suite_jobs(name, SUITES[name], out / "plus" / name, device, seeds, rows)
-    followed = {run for run, job in found.items() if name in FOLLOWED and variants.apply(job.config)}
-    return {run: replace(job, watch=variants.Variants) if run in followed else job for run, job in found.items()}
+    watch = FOLLOWED.get(name)
+    return {run: replace(job, watch=watch) if variants.apply(job.config) else job for run, job in found.items()}
 
 
 def carried_jobs(out: Path, device: str, seeds: list[int], rows: list[str]) -> dict[str, Job]:

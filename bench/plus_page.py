@@ -7,7 +7,6 @@ settings than its suite has now.
 """
 
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -18,7 +17,7 @@ from plus_report import carried_section, report_section
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin_notes import numbered
 from skin_rows import RARE, Rows, apart, course, shown
-from variants import DECAYS, ORIENTATIONS, SHARES, Variant, named
+from variants import Variant, named, parsed
 
 from fedperl.evaluate import paired_interval
 from fedperl.evaluate.classification import Classification, from_confusion
@@ -187,11 +186,12 @@ def variant_tables(rows: Rows) -> list[str]:
         looks = [line["variants"]["last"] for line in rows.get(name, {}).values() if "variants" in line]
         if not looks:
             continue
-        plain = named(PLAIN)
+        plain, known = named(PLAIN), [parsed(name) for name in looks[0]]
+        counts = sorted({count for _, _, count in known})
         cells = []
-        for decay, share in product(DECAYS, SHARES):
+        for decay, share in sorted({(decay, share) for decay, share, _ in known}):
             cells.append([f"{decay:g}" if decay else "none", f"{share:g}" if share else "none"])
-            for count in ORIENTATIONS:
+            for count in counts:
                 chosen = named((decay, share, count))
                 macro, ece = (fmean(fmean(one[chosen][key].values()) for one in looks) for key in ("macro_f1", "ece"))
                 pairs = [
@@ -200,8 +200,7 @@ def variant_tables(rows: Rows) -> list[str]:
                 ]
                 less = "" if chosen == plain else f" {shown(paired_interval(pairs))}"
                 cells[-1].append(f"{macro:.3f}{less}, ECE {ece:.3f}")
-        some = "orientation" if ORIENTATIONS[0] == 1 else "orientations"
-        head = ["running mean", "own share", f"1 {some}", *(f"{count} orientations" for count in ORIENTATIONS[1:])]
+        head = ["running mean", "own share", *(f"{count} orientation{'s' * (count > 1)}" for count in counts)]
         text += [f"{name} ({len(looks)} seed{'s' if len(looks) > 1 else ''}):", "", *table(head, cells), ""]
     return [VARIANTS, "", *text] if text else []
 

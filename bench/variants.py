@@ -8,7 +8,7 @@ rounds, on the validation images of every client. It becomes `variants.json` in 
 import json
 from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from fedperl.parallel import Job
 from fedperl.settings import Config
 
 FILE = "variants.json"
-DECAYS, SHARES, ORIENTATIONS = (0.0, 0.9, 0.97), (0.0, 0.25, 0.5), (1, 4, 8)
-EVERY = 100
-"""Rounds from one look to the next; the last one is always looked at."""
 
 Variant = tuple[float, float, int]
 """A decay of the running mean, a share of the client's own models, a number of orientations."""
@@ -42,12 +39,24 @@ def named(variant: Variant) -> str:
     return " ".join(f"{part:g}" for part in variant)
 
 
+def parsed(name: str) -> Variant:
+    """Return the variant that lines name so."""
+    decay, share, count = name.split()
+    return float(decay), float(share), int(count)
+
+
 class Variants:
     """Follows a run, and writes down what its last model is worth in every variant, and the means over clients before.
 
     A run that is resumed is not followed: nothing is written of it. Rounds in which a client's update does not count,
     and clipped updates, would be told otherwise than the client has them; the suites here have neither.
     """
+
+    DECAYS: ClassVar = (0.0, 0.9, 0.97)
+    SHARES: ClassVar = (0.0, 0.25, 0.5)
+    ORIENTATIONS: ClassVar = (1, 4, 8)
+    EVERY: ClassVar = 100
+    """Rounds from one look to the next; the last one is always looked at."""
 
     def __init__(self, job: Job) -> None:
         self.config, self.file, self.seen = job.config, job.out / FILE, 0
@@ -76,13 +85,13 @@ class Variants:
             return
         if server.model.round == progress.round:  # else it is the old one: nothing came of the round
             self.averaged += 1
-            for decay in DECAYS:
+            for decay in self.DECAYS:
                 before = self.means.get(decay, server.model.state)
                 self.means[decay] = running_mean(before, server.model.state, decay, self.averaged)
         for client in summary.accepted:
             if client in server.bank.records and server.bank.records[client].round == progress.round:
                 self.own[client] = own_mean(self.own.get(client, {}), model_of(server.bank.get(client)))
-        if self.means and (progress.round % EVERY == 0 or progress.round == progress.rounds):
+        if self.means and (progress.round % self.EVERY == 0 or progress.round == progress.rounds):
             found = self.look()
             self.course[progress.round] = {
                 name: round(fmean(one["macro_f1"].values()), 4) for name, one in found.items()
@@ -94,11 +103,11 @@ class Variants:
         """Return the numbers of every variant of the model as it is now, by client, and all clients' matrix."""
         work = self.work = self.work or self._open()
         found: dict[str, dict[str, Any]] = {}
-        for decay, share in product(DECAYS, SHARES):
+        for decay, share in product(self.DECAYS, self.SHARES):
             for client, images in self.images.items():
                 load_into(work.net, as_used(self.means[decay], self.own.get(client, {}), share))
-                said = torch.stack([predict(work.net, view) for view in oriented(images, max(ORIENTATIONS))])
-                for count in ORIENTATIONS:
+                said = torch.stack([predict(work.net, view) for view in oriented(images, max(self.ORIENTATIONS))])
+                for count in self.ORIENTATIONS:
                     told = found.setdefault(
                         named((decay, share, count)), {"macro_f1": {}, "weighted_f1": {}, "ece": {}}
                     )
@@ -113,6 +122,13 @@ class Variants:
         told["ece"][name] = round(calibration(truth, probabilities).ece, 4)
         matrix = confusion_matrix(truth, probabilities.argmax(1), probabilities.shape[1])
         told["confusion"] = (np.array(told.get("confusion", 0)) + matrix).tolist()
+
+
+class Few(Variants):
+    """The same with a third of the passes: for a large network."""
+
+    DECAYS: ClassVar = (0.0, 0.9)
+    ORIENTATIONS: ClassVar = (1, 4)
 
 
 def apply(config: Config) -> bool:

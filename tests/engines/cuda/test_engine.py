@@ -80,14 +80,15 @@ def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> No
 
 
 def test_the_server_learns_the_same_as_operation_by_operation(tmp_path: Path) -> None:
-    own = ["scenario.labels=server", "scenario.server_steps=5"]
+    own = ["scenario.labels=server", "objective.tau=0.05", "scenario.server_steps=5"]  # every label counts
     fast, slow = (run(tmp_path / mode, *own, f"gpu={mode}") for mode in ("fast", "reference"))
     for ours, theirs in zip(fast, slow, strict=True):
         assert ours["server"].keys() == theirs["server"].keys()
         for client, numbers in ours["numbers"].items():
-            assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.05)
+            assert numbers["loss"] == pytest.approx(theirs["numbers"][client]["loss"], rel=0.1)
+            assert numbers["loss"] > 0
     assert run(tmp_path / "again", *own) == fast
-    less = run(tmp_path / "less", own[0], "scenario.server_steps=1")
+    less = run(tmp_path / "less", *own[:2], "scenario.server_steps=1")
     assert less[0]["numbers"] != fast[0]["numbers"]  # the server's steps count
 
 
