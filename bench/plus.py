@@ -20,7 +20,7 @@ import skin
 import variants
 from side_by_side import Line
 
-from fedperl.config import merged, resolve
+from fedperl.config import Table, merged, resolve
 from fedperl.evaluate.classification import from_confusion
 from fedperl.parallel import Job
 
@@ -34,6 +34,11 @@ FILES = {
 }
 SUITES = {name: Path(__file__).with_name(file) for name, file in FILES.items()}
 CARRIED, PLUS = "carried", "fedperl_plus"
+CARRIED_ROWS: dict[str, Table] = {
+    "FedPerl+": {},
+    "FedPerl+ less moments and smoothing": {"objective": {"label_smoothing": 0.0}, "optimizer": {"carry": False}},
+}
+"""FedPerl+ on CIFAR-10, and what is left of it there without what it changes in training: a running mean."""
 DEVICES = {name: "cpu" if name.startswith("small") else "cuda" for name in SUITES}
 """Where the runs of a suite that are on the page were trained."""
 FOLLOWED = {"alone": variants.Few, "small_variants": variants.Variants}
@@ -55,18 +60,21 @@ def jobs(name: str, out: Path, device: str, seeds: list[int], rows: list[str]) -
 
 
 def carried_jobs(out: Path, device: str, seeds: list[int], rows: list[str]) -> dict[str, Job]:
-    """Return the well-trained runs of FedPerl on CIFAR-10 as FedPerl+, less own shares: no client tests models there.
+    """Return FedPerl's well-trained runs on CIFAR-10 as CARRIED_ROWS, less own shares: no client tests models there.
 
     Raises:
         ConfigError: seeds or rows that are not of the set.
     """
-    side_by_side.check_choice(CARRIED, rows, ["FedPerl+"])
+    side_by_side.check_choice(CARRIED, rows, CARRIED_ROWS)
     found = {}
-    for run, job in poc.jobs("trained", out, device, seeds, [], ["FedPerl"]).items():
-        table = job.config.model_dump(mode="json", exclude_defaults=True) | {"method": PLUS}
-        name = run.replace("FedPerl", "FedPerl+")
-        config = resolve(merged(table, {"federation": {"own_share": 0.0}}), (), source=name)
-        found[name] = Job(f"{CARRIED}: {name}", config, out / "plus" / CARRIED / f"seed-{config.seed}")
+    for place, (row, own) in enumerate(CARRIED_ROWS.items()):
+        for run, job in (
+            poc.jobs("trained", out, device, seeds, [], ["FedPerl"]).items() if row in (rows or [row]) else ()
+        ):
+            table = job.config.model_dump(mode="json", exclude_defaults=True) | {"method": PLUS}
+            name = run.replace("FedPerl", row)
+            config = resolve(merged(table, {"federation": {"own_share": 0.0}}, own), (), source=name)
+            found[name] = Job(f"{CARRIED}: {name}", config, out / "plus" / CARRIED / f"{place}-seed-{config.seed}")
     return found
 
 

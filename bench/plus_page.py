@@ -6,7 +6,7 @@ With `--check` nothing is written: it fails where the page is not what the lines
 settings than its suite has now.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from statistics import fmean
 
@@ -17,10 +17,11 @@ from plus_report import carried_section, report_section
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin_notes import numbered
 from skin_rows import RARE, Rows, apart, course, shown
-from variants import Variant, named, parsed
+from variants import Chosen, Variant, named, parsed
 
-from fedperl.evaluate import paired_interval
+from fedperl.evaluate import Interval, paired_interval
 from fedperl.evaluate.classification import Classification, from_confusion
+from fedperl.federation.personal import SHARES
 
 PAGE = LINES.parent / "plus.md"
 BASE, WITHOUT_PEERS = "FedPerl", "SSFL"
@@ -179,6 +180,25 @@ def falling_note(rows: Rows, names: list[str]) -> list[str]:
     return [*told, ""] if told else []
 
 
+def moments_note(rows: Rows) -> list[str]:
+    """Return how long training took with moments kept and without, where both were side by side on a GPU."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    beside = {line["side_by_side"] for line in rows.get("moments kept", {}).values() if line["device"] != "CPU"}
+    for name, lines in rows.items():
+        for line in lines.values():
+            if line["side_by_side"] in beside:
+                seconds["moments" in name].append(line["results"]["seconds"]["training"])
+    if not all(seconds.values()):
+        return []
+    kept, plain = (f"{fmean(some):.0f} s" for some in seconds.values())
+    return [
+        f"Training took {kept} with moments kept and {plain} without, the mean of runs with as many side by side: the "
+        "moments of each tensor travelled to the host and back in every round. Now they stay on the GPU, which was not "
+        "timed yet.",
+        "",
+    ]
+
+
 def variant_tables(rows: Rows) -> list[str]:
     """Return what FedPerl and SSFL are worth however their last models are handed out: macro F1, and by ECE."""
     text = []
@@ -214,82 +234,149 @@ def followed(rows: Rows) -> dict[str, dict[int, Line]]:
     return {name: some for name, some in looks.items() if some}
 
 
-def handed_out(variant: Variant, key: str) -> Callable[[Line], dict[str, float]]:
+def handed_out(variant: Variant | Chosen, key: str) -> Callable[[Line], dict[str, float]]:
     """Return what reads a number by client of models that are handed out so."""
-    return lambda look: look[named(variant)][key]
+    decay, share, count = variant
+    if share != "validation":
+        return lambda look: look[named((decay, share, count))][key]
+
+    def of_chosen(look: Line) -> dict[str, float]:
+        shares = chosen_shares(look, decay)
+        return {client: look[named((decay, one, count))][key][client] for client, one in shares.items()}
+
+    return of_chosen
 
 
-def mean_of(looks: Rows, name: str, variant: Variant, key: str) -> float:
+def chosen_shares(look: Line, decay: float) -> dict[str, float]:
+    """Return the share of its own that each client takes: the one with the least log loss on its validation images."""
+    losses = {share: look[named((decay, share, 1))]["nll"] for share in SHARES}
+    return {client: min(SHARES, key=lambda share: losses[share][client]) for client in losses[SHARES[0]]}
+
+
+def telling(looks: Rows) -> dict[str, dict[int, Line]]:
+    """Return of what is known the part that tells how clients would choose: the first runs of the search do not."""
+    known = {
+        name: {seed: look for seed, look in some.items() if "nll" in next(iter(look.values()))}
+        for name, some in looks.items()
+    }
+    return {name: some for name, some in known.items() if some}
+
+
+def mean_of(looks: Rows, name: str, variant: Variant | Chosen, key: str) -> float:
     """Return a number of models that are handed out so, the mean over clients and seeds."""
     return fmean(fmean(handed_out(variant, key)(look).values()) for look in looks[name].values())
 
 
 def handed_out_table(rows: Rows) -> list[str]:
-    """Return what each option is worth when its last models are handed out as FedPerl+ hands them out, best first."""
+    """Return what each option is worth when its last models are handed out otherwise, best first.
+
+    With half of its own at every client, which all runs tell, and as FedPerl+ hands them out, which the later ones do.
+    """
     looks = followed(rows)
     if len(looks) < 3:  # FedPerl and SSFL have a table of their own
         return []
-    cells = []
-    for name in sorted(looks, key=lambda name: -mean_of(looks, name, PLUS, "macro_f1")):
-        less = "" if name == BASE else shown(apart(looks, name, BASE, handed_out(PLUS, "macro_f1")))
-        one = "" if len(looks[name]) > 1 else " (1 seed)"
-        numbers = [mean_of(looks, name, variant, "macro_f1") for variant in (PLAIN, PLUS)]
-        ece = mean_of(looks, name, PLUS, "ece")
-        cells.append([name + one, *(f"{number:.3f}" for number in numbers), less, f"{ece:.3f}"])
-    head = ["", "macro F1 as it is", "handed out as FedPerl+", f"the same less {BASE}'s", "ECE of it"]
-    return [HANDED_OUT, "", *table(head, cells), ""]
+    cells, choosing = [], telling(looks)
+    for name in sorted(looks, key=lambda name: -mean_of(looks, name, HALF, "macro_f1")):
+        less = "" if name == BASE else shown(apart(looks, name, BASE, handed_out(HALF, "macro_f1")))
+        numbers = [f"{mean_of(looks, name, variant, 'macro_f1'):.3f}" for variant in (PLAIN, HALF)]
+        chosen = ["·"] * 3
+        if name in choosing:
+            chosen = [f"{mean_of(choosing, name, PLUS, key):.3f}" for key in ("macro_f1", "weighted_f1", "ece")]
+            chosen[0] += few_seeds(choosing[name]) if len(looks[name]) > 1 else ""
+        cells.append([name + few_seeds(looks[name]), *numbers, less, *chosen])
+    head = ["", "macro F1 as it is", "with half of one's own", f"the same less {BASE}'s", "handed out as FedPerl+"]
+    return [HANDED_OUT, "", *table([*head, "weighted F1 of it", "ECE of it"], cells), ""]
 
 
-def learnt(name: str) -> list[str]:
-    """Return what a followed suite says of FedPerl+, in sentences; nothing while what it is made of is not trained."""
-    looks = followed(read_rows(name))
-    if not {BASE, WITHOUT_PEERS, TRAINED_AS} <= set(looks):
+def few_seeds(some: Sized) -> str:
+    """Return a remark where there is one seed."""
+    return "" if len(some) > 1 else " (1 seed)"
+
+
+def learnt() -> list[str]:
+    """Return what the two networks say of FedPerl+; nothing while what it is made of is not trained on both."""
+    known = {name: followed(read_rows(name)) for name in NETWORKS}
+    if not all({BASE, WITHOUT_PEERS, TRAINED_AS} <= set(looks) for looks in known.values()):
         return []
-    plus, macro = handed_out(PLUS, "macro_f1"), "macro_f1"
-    parts = {"FedPerl as it is": (BASE, PLAIN), "handed out otherwise": (BASE, PLUS), "FedPerl+": (TRAINED_AS, PLUS)}
+    text = ["## What is known so far", "", LEARNT, ""]
+    for name, looks in known.items():
+        text += [f"{NETWORKS[name]}:", "", *parts_table(looks), ""]
+    text += [PEERS, *(f"- {NETWORKS[name]}: {peers_worth(looks)}" for name, looks in known.items()), ""]
+    told = [[NETWORKS[name], *choice_worth(telling(looks))] for name, looks in known.items()]
+    text += [CHOOSING, "", *table(["", "runs", *(f"chosen less {what}" for what in FIXED)], told)]
+    return [*text, "", BOTH, "", *both_table(*known.values()), ""]
+
+
+def parts_table(looks: Rows) -> list[str]:
+    """Return FedPerl and SSFL as they are, FedPerl handed out otherwise, and trained as FedPerl+ besides."""
+    parts = {
+        "FedPerl as it is": (BASE, PLAIN),
+        "SSFL as it is": (WITHOUT_PEERS, PLAIN),
+        "FedPerl handed out otherwise": (BASE, HALF),
+        "trained as FedPerl+, too": (TRAINED_AS, HALF),
+    }
     known = {
-        part: {seed: handed_out(v, macro)(look) for seed, look in looks[row].items()}
+        part: {seed: handed_out(v, "macro_f1")(look) for seed, look in looks[row].items()}
         for part, (row, v) in parts.items()
     }
-    first = "FedPerl as it is"
-    cells = []
+    firsts, cells = list(parts)[:2], []
     for part, (row, variant) in parts.items():
-        less = "" if part == first else shown(apart(known, part, first, dict))
-        numbers = [mean_of(looks, row, variant, key) for key in (macro, "weighted_f1", "ece")]
-        cells.append([part, *(f"{number:.3f}" for number in numbers), less, *worst_and_best(looks, row, variant)])
-    head = [
-        "",
-        "macro F1",
-        "weighted F1",
-        "ECE",
-        f"macro F1 less {first}",
-        f"weighted F1 less {WITHOUT_PEERS}'s, least",
-    ]
-    options = [option for option in looks if option not in (BASE, WITHOUT_PEERS)]
-    gains = {option: apart(looks, option, BASE, plus) for option in options}
-    higher = [f"{option} {shown(gains[option])}" for option in options if (one := gains[option]) and one.mean > 0]
-    return [
-        "## What is known so far",
-        "",
-        LEARNT[name],
-        "",
-        *table([*head, "most"], cells),
-        "",
-        f"- What peers are worth in it: FedPerl less SSFL, both handed out so, "
-        f"{shown(apart(looks, BASE, WITHOUT_PEERS, plus))}.",
-        f"- Of {len(options)} options that change training, these have a higher macro F1 than FedPerl when both are "
-        f"handed out so: {'; '.join(higher) or 'none'}. An interval of one seed is over clients alone.",
-        "",
-    ]
+        less = ["" if part in firsts else shown(apart(known, part, first, dict)) for first in firsts]
+        numbers = [mean_of(looks, row, variant, key) for key in ("macro_f1", "weighted_f1", "ece")]
+        far = ["", ""] if part in firsts else worst_and_best(looks, row, variant)
+        cells.append([part + few_seeds(looks[row]), *(f"{number:.3f}" for number in numbers), *less, *far])
+    head = ["", "macro F1", "weighted F1", "ECE", *(f"macro F1 less {first}" for first in firsts)]
+    return table([*head, f"weighted F1 less {WITHOUT_PEERS}'s as it is, least", "most"], cells)
 
 
-def worst_and_best(looks: Rows, row: str, variant: Variant) -> list[str]:
+def peers_worth(looks: Rows) -> str:
+    """Return FedPerl less SSFL in macro F1, as they are and handed out otherwise."""
+    found = [shown(apart(looks, BASE, WITHOUT_PEERS, handed_out(variant, "macro_f1"))) for variant in (PLAIN, HALF)]
+    return f"{found[0]} as they are, {found[1]} handed out otherwise."
+
+
+def choice_worth(choosing: Rows) -> tuple[str, ...]:
+    """Return how many runs tell, and what is better or worse by how much with a chosen share than with a fixed one."""
+    runs, cells = [look for some in choosing.values() for look in some.values()], []
+    for fixed in FIXED.values():
+        less = []
+        for key in ("macro_f1", "weighted_f1", "ece"):
+            pairs = [(handed_out(PLUS, key)(look), handed_out(fixed, key)(look)) for look in runs]
+            found = [fmean(one.values()) - fmean(other.values()) for one, other in pairs]
+            better = sum(value < 0 if key == "ece" else value > 0 for value in found)
+            less.append(f"{KEYS[key]} {fmean(found):+.3f} (better in {better})")
+        cells.append(", ".join(less))
+    return str(len(runs)), *cells
+
+
+def both_gains(one: Rows, other: Rows) -> dict[str, list[Interval]]:
+    """Return what each row that both networks have is worth on top of FedPerl, those first that gain on both."""
+    found = {}
+    for row in one:
+        theirs = row.removeprefix("together: ")
+        if row != BASE and theirs in other:
+            pair = [
+                apart(looks, name, BASE, handed_out(HALF, "macro_f1")) for looks, name in ((one, row), (other, theirs))
+            ]
+            found[theirs] = [gain for gain in pair if gain is not None]
+    whole = {row: pair for row, pair in found.items() if len(pair) == 2}
+    return dict(sorted(whole.items(), key=lambda item: -min(gain.mean for gain in item[1])))
+
+
+def both_table(one: Rows, other: Rows) -> list[str]:
+    """Return those gains as a table."""
+    cells = [
+        [row, *(f"{shown(gain)}{few_seeds(range(gain.seeds))}" for gain in pair)]
+        for row, pair in both_gains(one, other).items()
+    ]
+    return table(["", *NETWORKS.values()], cells)
+
+
+def worst_and_best(looks: Rows, row: str, variant: Variant | Chosen) -> list[str]:
     """Return weighted F1 of models that are handed out so less SSFL's as they are, of two clients: least and most."""
-    f1 = "weighted_f1"
-    seeds = [seed for seed in looks[row] if seed in looks[WITHOUT_PEERS]]
-    pairs = [
-        (handed_out(variant, f1)(looks[row][seed]), handed_out(PLAIN, f1)(looks[WITHOUT_PEERS][seed])) for seed in seeds
-    ]
+    f1, theirs = "weighted_f1", looks[WITHOUT_PEERS]
+    seeds = [seed for seed in looks[row] if seed in theirs]
+    pairs = [(handed_out(variant, f1)(looks[row][seed]), handed_out(PLAIN, f1)(theirs[seed])) for seed in seeds]
     found = {client: fmean(one[client] - other[client] for one, other in pairs) for client in pairs[0][0]}
     order = sorted(found, key=lambda client: found[client])
     return [f"{found[client]:+.3f} (client {client})" for client in (order[0], order[-1])]
@@ -308,7 +395,7 @@ def missing(name: str) -> list[str]:
 def pages() -> dict[Path, str]:
     """Return the page; none while nothing is trained."""
     made = [*report_section("report"), *carried_section(), *report_section("small_report")]
-    made += [*learnt("small_variants"), *SEARCH]
+    made += [*learnt(), *SEARCH]
     for name in HEADS:
         lines = side_by_side.read(LINES / f"{name}.jsonl")
         if not lines:
@@ -318,7 +405,7 @@ def pages() -> dict[Path, str]:
         rows = read_rows(name)
         names = list(dict.fromkeys(run.rpartition(", seed ")[0] for run in planned))
         made += [f"## {HEADS[name]}", "", *NOTES[name], where_and_when(lines.values()), ""]
-        made += [*search_table(rows, names), ""]
+        made += [*search_table(rows, names), "", *moments_note(rows)]
         if went := course_table(rows, names):
             made += [*went, "", *falling_note(rows, names)]
         made += [*variant_tables(rows), *handed_out_table(rows)]
@@ -339,32 +426,50 @@ VARIANTS = (
     "seeds. All are compared with one and the same model: a star by itself says little."
 )
 PLAIN: Variant = (0.0, 0.0, 1)
-PLUS: Variant = (0.9, 0.5, 4)
+HALF: Variant = (0.9, 0.5, 4)
+"""A way to hand models out that all runs of the search tell."""
+PLUS: Chosen = (0.9, "validation", 4)
 """How `fedperl_plus` hands models out where weak views flip."""
 TRAINED_AS = "moments kept, label smoothing 0.1"
 """The row that trains as `fedperl_plus` does."""
-LEARNT = {
-    "small_variants": (
-        "Of the small network's last models on validation images "
-        "([below](#how-the-small-networks-models-are-handed-out)), two seeds. FedPerl+ keeps each client's moments and "
-        "smooths labels besides. All of it was chosen on these images, which flatters it. Whether it holds for "
-        "EfficientNet-B0 and on CIFAR-10 is not known: there is one seed, with a rate that falls and neither moments "
-        "nor smoothing ([below](#a-falling-rate))."
-    )
-}
+FIXED: dict[str, Variant] = {"half at every client": HALF, "nothing": (0.9, 0.0, 4)}
+"""Shares of their own that clients take without a choice."""
+KEYS = {"macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE"}
+NETWORKS = {"alone": "EfficientNet-B0 at 112 px", "small_variants": "The small network at 48 px"}
+LEARNT = (
+    "Of the last models of both networks after 150 rounds, on validation images, where all of it was chosen, which "
+    "flatters it. Handed out otherwise: with a running mean of 0.9, half of each client's own and four orientations, "
+    "which all runs tell. On test images FedPerl+ is not trained with EfficientNet-B0."
+)
+PEERS = "What peers are worth in macro F1, FedPerl less SSFL:"
+CHOOSING = (
+    "What it is worth that each client takes half or nothing of its own, by the log loss of its validation images, in "
+    "place of a share that is the same for all: the mean over the runs that tell, whatever they were trained with, and "
+    "in how many of them it is better. Most runs choose half at client 8, the clinical photographs."
+)
+BOTH = (
+    "What each row that was trained with both networks is worth on top of FedPerl in macro F1, both handed out "
+    "otherwise, by the smaller of the two gains. FedPerl+ trains as the first of them does, "
+    f"`{TRAINED_AS}`: not as what does best with one network alone."
+)
 HANDED_OUT = (
-    "Each option on top of FedPerl, its last models handed out as `fedperl_plus` hands them out: with a running mean "
-    "of 0.9, an own share of 0.5 and four orientations. On validation images, the mean over clients and seeds, "
-    "differences over the seeds that both have."
+    "Each option on top of FedPerl, its last models handed out with a running mean of 0.9 and four orientations: with "
+    "half of its own at every client, and as `fedperl_plus` hands them out, where each client takes half or nothing of "
+    "its own, by the log loss of its validation images, which the first runs do not tell. On validation images, the "
+    "mean over clients and seeds, differences over the seeds that both have."
 )
 HEADS = {
-    "alone": "Each option alone, on validation images",
+    "alone": "Each option alone, and some together, on validation images",
     "falling": "A falling rate",
     "small": "A first look: a small network at 48 px, 150 rounds",
     "small_variants": "How the small network's models are handed out",
 }
 NOTES = {
-    "alone": [],
+    "alone": [
+        "150 rounds, half of what [skin.md](skin.md) has. Rows were trained in the order of what was hoped for from "
+        "them, some with a second seed: one seed is no verdict.",
+        "",
+    ],
     "falling": [
         "The rows that are named after it hand out a running mean, with a share of each client's own models, asked in "
         "eight orientations; their rate falls by half a cosine to nearly 0. One seed says where to look, nothing more.",

@@ -8,7 +8,7 @@ rounds, on the validation images of every client. It becomes `variants.json` in 
 import json
 from itertools import product
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ FILE = "variants.json"
 
 Variant = tuple[float, float, int]
 """A decay of the running mean, a share of the client's own models, a number of orientations."""
+Chosen = tuple[float, Literal["validation"], int]
+"""The same where each client chooses its share."""
 
 
 def named(variant: Variant) -> str:
@@ -52,9 +54,9 @@ class Variants:
     and clipped updates, would be told otherwise than the client has them; the suites here have neither.
     """
 
-    DECAYS: ClassVar = (0.0, 0.9, 0.97)
-    SHARES: ClassVar = (0.0, 0.25, 0.5)
-    ORIENTATIONS: ClassVar = (1, 4, 8)
+    DECAYS: ClassVar[tuple[float, ...]] = (0.0, 0.9, 0.97)
+    SHARES: ClassVar[tuple[float, ...]] = (0.0, 0.25, 0.5)
+    ORIENTATIONS: ClassVar[tuple[int, ...]] = (1, 4, 8)
     EVERY: ClassVar = 100
     """Rounds from one look to the next; the last one is always looked at."""
 
@@ -109,7 +111,7 @@ class Variants:
                 said = torch.stack([predict(work.net, view) for view in oriented(images, max(self.ORIENTATIONS))])
                 for count in self.ORIENTATIONS:
                     told = found.setdefault(
-                        named((decay, share, count)), {"macro_f1": {}, "weighted_f1": {}, "ece": {}}
+                        named((decay, share, count)), {"macro_f1": {}, "weighted_f1": {}, "ece": {}, "nll": {}}
                     )
                     self._add(told, client, said[:count].mean(0).cpu().numpy())
         return found
@@ -119,7 +121,8 @@ class Variants:
         numbers = classification(truth, probabilities)
         told["macro_f1"][name] = round(numbers.macro_f1, 4)
         told["weighted_f1"][name] = round(numbers.weighted_f1, 4)
-        told["ece"][name] = round(calibration(truth, probabilities).ece, 4)
+        calibrated = calibration(truth, probabilities)
+        told["nll"][name], told["ece"][name] = round(calibrated.nll, 4), round(calibrated.ece, 4)
         matrix = confusion_matrix(truth, probabilities.argmax(1), probabilities.shape[1])
         told["confusion"] = (np.array(told.get("confusion", 0)) + matrix).tolist()
 
@@ -128,6 +131,7 @@ class Few(Variants):
     """The same with a third of the passes: for a large network."""
 
     DECAYS: ClassVar = (0.0, 0.9)
+    SHARES: ClassVar = (0.0, 0.25, 0.5, 0.75)
     ORIENTATIONS: ClassVar = (1, 4)
 
 

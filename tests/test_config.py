@@ -138,6 +138,13 @@ WITHOUT_WEIGHTS = ("objective.class_weights=none", "method=lower")
         (["method=local_lower", "federation.running_average=0.9"], "wanted alone = false, residual_every = 0"),
         (["method=fedperl_local_norm", "federation.running_average=0.9"], "and batch_norm = 'average'"),
         (["method=fedperl_local_norm", "federation.own_share=0.5"], "own_share = 0.5 mixes a client's models"),
+        (["method=fedmatch", "privacy=research", "federation.own_share=validation"], "own_share = 'validation' mixes"),
+        (["federation.own_share=best"], "federation.own_share"),
+        (["objective.mixup=1.5"], "objective.mixup"),
+        (
+            ["method=uda", "objective.mixup=0.5"],
+            "mixup = 0.5 has no effect on kind = 'uda'; wanted kind = 'supervised'",
+        ),
         (["method=local_lower", "federation.own_share=0.5"], "wanted alone = false, batch_norm = 'average'"),
         (["method=fedmatch", "privacy=research", "federation.own_share=0.5"], "no objective.fedmatch.decompose"),
     ],
@@ -164,7 +171,7 @@ def test_what_changes_no_number_changes_no_hash() -> None:
     assert research[0] == research[1]
     others = ["gpu=reference", "federation.server_validation=true", "seed=2", "federation.organisations=[[0, 1]]"]
     others += ["federation.running_average=0.9", "federation.own_share=0.5", "model.orientations=8"]
-    others += ["views.labelled=strong"]
+    others += ["views.labelled=strong", "objective.mixup=0.5", "federation.own_share=validation"]
     for setting in others:
         assert config_hash(load_config(None, [setting])) != expected
     text = load_config(None, []).model_dump_json(
@@ -181,6 +188,7 @@ def test_what_changes_no_number_changes_no_hash() -> None:
                 "own_share",
             },
             "partition": {"held_out"},
+            "objective": {"mixup"},
             "peers": {"k_min"},
             "audit": {"keep_uploads"},
             "model": {"norm", "init_scale", "orientations"},

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,9 @@ SMALL = ["threads=1", "data.size=32", "data.scale=0.03", "model.net=small_cnn", 
 SMALL += ["federation.rounds=7", "federation.steps=3", "federation.validate_every=3", "optimizer.lr=3e-3"]
 
 
-def test_a_variant_is_what_the_settings_give(plus: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_is_what_the_settings_give(
+    plus: ModuleType, page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One plain run tells of all of them; each setting is then trained with, and validates its last model."""
     variants = plus.variants
     monkeypatch.setattr(variants.Variants, "EVERY", 3)
@@ -88,6 +91,12 @@ def test_a_variant_is_what_the_settings_give(plus: ModuleType, tmp_path: Path, m
         )
         images = sum(numbers["images"] for numbers in validated.values())
         assert np.sum(told["confusion"]) == images
+    settings = ["federation.running_average=0.9", "federation.own_share=validation", "model.orientations=4"]
+    train(load_config(None, [*SMALL, *settings]), tmp_path / "chosen")
+    validated = json.loads((tmp_path / "chosen" / "metrics.jsonl").read_text().splitlines()[-1])["validation"]
+    told = page.handed_out((0.9, "validation", 4), "weighted_f1")(found["last"])
+    assert told == pytest.approx({client: numbers["weighted_f1"] for client, numbers in validated.items()}, abs=1e-4)
+    assert set(page.chosen_shares(found["last"], 0.9).values()) == {0.0, 0.5}
     different = {json.dumps(one["ece"]) for one in found["last"].values()}
     assert len(different) == 2 * 9  # after few rounds both means are the plain one
 
@@ -182,6 +191,17 @@ def test_how_far_a_falling_rate_falls_is_beside_fedperl_with_the_same_seeds(page
     assert page.course_table(rows, ["FedPerl"])[-1] == "| FedPerl | 0.250 |"  # every other look
 
 
+def test_what_moments_took_is_beside_runs_of_the_same_time(page: ModuleType) -> None:
+    def took(seconds: float, beside: int, device: str = "GPU") -> dict[int, Any]:
+        return {11: {"side_by_side": beside, "device": device, "results": {"seconds": {"training": seconds}}}}
+
+    rows = {"FedPerl": took(100, 7), "agreement": took(120, 7), "SSFL": took(900, 8), "moments kept": took(200, 7)}
+    (text, _) = page.moments_note(rows)
+    assert text.startswith("Training took 200 s with moments kept and 110 s without, ")
+    assert page.moments_note(rows | {"moments kept": took(200, 7, "CPU")}) == []
+    assert page.moments_note({"FedPerl": rows["FedPerl"]}) == []
+
+
 def test_variants_are_beside_the_model_as_it_is(plus: ModuleType, page: ModuleType) -> None:
     variants = plus.variants
     assert page.variant_tables({"FedPerl": {11: {}}}) == []
@@ -234,23 +254,40 @@ def test_options_are_ranked_by_macro_f1_on_validation_images(plus: ModuleType, p
         page.pages()
 
 
-def test_options_are_compared_as_fedperl_plus_hands_them_out(page: ModuleType) -> None:
-    def one(plain: float, plus: float) -> dict[str, Any]:
-        some = {"macro_f1": {"0": plus, "1": plus}, "ece": {"0": 0.05, "1": 0.07}}
-        last = {"0 0 1": some | {"macro_f1": {"0": plain, "1": plain}}, "0.9 0.5 4": some}
-        return {"variants": {"last": last}}
+def look(plain: float, half: float, losses: tuple[float, float] | None = None) -> dict[str, Any]:
+    """What a run tells of two clients, the second of which has 1.4 times the numbers; with nothing, 0.9 times half's.
 
+    Args:
+        losses: log losses of the first client with nothing and with half of its own; the second's are swapped.
+    """
+
+    def some(value: float, loss: float) -> dict[str, Any]:
+        found = {key: {"0": value, "1": 1.4 * value} for key in ("macro_f1", "weighted_f1", "ece")}
+        return found | ({} if losses is None else {"nll": {"0": loss, "1": sum(losses) - loss}})
+
+    nothing, own = losses or (0.0, 0.0)
+    last = {"0 0 1": some(plain, 0.0)}
+    for count in (1, 4):
+        last |= {f"0.9 0 {count}": some(0.9 * half, nothing), f"0.9 0.5 {count}": some(half, own)}
+    return {"variants": {"last": last}}
+
+
+def test_options_are_compared_as_fedperl_plus_hands_them_out(page: ModuleType) -> None:
     rows = {
-        "FedPerl": {11: one(0.30, 0.40), 12: one(0.32, 0.44)},
-        "agreement": {11: one(0.31, 0.43)},
-        "tau 0.8": {11: one(0.35, 0.39), 12: one(0.37, 0.41)},
+        "FedPerl": {11: look(0.30, 0.40), 12: look(0.32, 0.44, (0.5, 0.7))},
+        "agreement": {11: look(0.31, 0.43, (0.7, 0.5))},
+        "tau 0.8": {11: look(0.35, 0.39), 12: look(0.37, 0.41)},
         "not followed": {11: {}},
     }
     told = page.handed_out_table(rows)[2:-1]
     assert [row.split(" | ")[0] for row in told[2:]] == ["| agreement (1 seed)", "| FedPerl", "| tau 0.8"]
-    assert told[2].startswith("| agreement (1 seed) | 0.310 | 0.430 | +0.030")  # beside FedPerl's seed 11 alone
-    assert told[3] == "| FedPerl | 0.310 | 0.420 |  | 0.060 |"
-    assert told[4].startswith("| tau 0.8 | 0.360 | 0.400 | -0.020")
+    # Beside FedPerl's seed 11 alone; half suits its first client: 0.43 and 0.9 times 1.4 times that.
+    assert told[2].startswith("| agreement (1 seed) | 0.372 | 0.516 | +0.036")
+    assert told[2].endswith("| 0.486 | 0.486 | 0.486 |")
+    # Nothing suits the first client with seed 12, half the second: 0.396 and 0.616. Seed 11 does not tell.
+    assert told[3] == "| FedPerl | 0.372 | 0.504 |  | 0.506 (1 seed) | 0.506 | 0.506 |"
+    assert told[4].startswith("| tau 0.8 | 0.432 | 0.480 | -0.024")
+    assert told[4].endswith("| · | · | · |")
     assert page.handed_out_table({"FedPerl": rows["FedPerl"]}) == []
     config = load_config(None, ["method=fedperl_plus"])
     wanted = (config.federation.running_average, config.federation.own_share, config.orientations)
@@ -258,35 +295,61 @@ def test_options_are_compared_as_fedperl_plus_hands_them_out(page: ModuleType) -
 
 
 def test_what_is_learnt_is_what_the_lines_say(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def one(plain: float, plus: float) -> dict[str, Any]:
-        def some(value: float) -> dict[str, Any]:
-            return {key: {"0": value, "1": 1.4 * value} for key in ("macro_f1", "weighted_f1", "ece")}
-
-        return {"variants": {"last": {"0 0 1": some(plain), "0.9 0.5 4": some(plus)}}}
-
     rows = {
-        "FedPerl": {11: one(0.30, 0.40), 12: one(0.32, 0.44)},
-        "SSFL": {11: one(0.31, 0.38), 12: one(0.33, 0.40)},
-        "moments kept, label smoothing 0.1": {11: one(0.31, 0.43)},
-        "tau 0.8": {11: one(0.35, 0.39), 12: one(0.37, 0.41)},
+        "FedPerl": {11: look(0.30, 0.40), 12: look(0.32, 0.44, (0.5, 0.7))},
+        "SSFL": {11: look(0.31, 0.38), 12: look(0.33, 0.40, (0.7, 0.5))},
+        page.TRAINED_AS: {11: look(0.31, 0.43)},
+        "together: tau 0.8": {11: look(0.35, 0.39), 12: look(0.37, 0.41)},
+        "large alone": {11: look(0.35, 0.39)},
     }
-    monkeypatch.setattr(page, "read_rows", lambda name: rows)
-    text = "\n".join(page.learnt("small_variants"))
-    assert "| FedPerl as it is | 0.372 | 0.372 | 0.372 |  | -0.014 (client 1) | -0.010 (client 0) |" in text
-    assert "| handed out otherwise | 0.504 | 0.504 | 0.504 | +0.132 [" in text  # 0.42 and 0.11 times 1.2
+    small = {name.removeprefix("together: "): lines for name, lines in rows.items() if name != "large alone"}
+    small["tau 0.8"] = {11: look(0.35, 0.50)}
+    both = {"alone": rows, "small_variants": small}
+    monkeypatch.setattr(page, "read_rows", lambda name: both[name])
+    text = "\n".join(page.learnt())
+    assert text.count("| FedPerl as it is | 0.372 | 0.372 | 0.372 |  |  |  |  |") == 2
+    assert "| FedPerl handed out otherwise | 0.504 | 0.504 | 0.504 | +0.132 [" in text  # 0.42 and 0.11 times 1.2
     assert "| +0.100 (client 0) | +0.140 (client 1) |" in text
-    assert "| FedPerl+ | 0.516 | 0.516 | 0.516 | +0.156 [" in text  # seed 11 alone: 0.43, and 0.13, times 1.2
-    assert "FedPerl less SSFL, both handed out so, +0.036 [" in text
-    assert "Of 2 options that change training" in text
-    assert "handed out so: moments kept, label smoothing 0.1 +0.036 [" in text
-    assert "tau 0.8" not in text
-    monkeypatch.setattr(page, "read_rows", lambda name: {"FedPerl": rows["FedPerl"]})
-    assert page.learnt("small_variants") == []
+    assert "| trained as FedPerl+, too (1 seed) | 0.516 | 0.516 | 0.516 | +0.156 [" in text  # seed 11 alone
+    assert "EfficientNet-B0 at 112 px: -0.012 [" in text
+    assert "as they are, +0.036 [" in text
+    # Of seed 12: FedPerl's client 0 loses a tenth of 0.44, SSFL's client 1 a tenth of 1.4 times 0.40, against half.
+    assert (
+        "| EfficientNet-B0 at 112 px | 2 | macro F1 -0.025 (better in 0), weighted F1 -0.025 (better in 0), ECE" in text
+    )
+    assert "ECE -0.025 (better in 2) | macro F1 +0.025 (better in 2)" in text
+    gains = page.both_gains(*(page.followed(one) for one in both.values()))
+    assert list(gains) == [page.TRAINED_AS, "tau 0.8", "SSFL"]
+    assert [one.mean for one in gains["tau 0.8"]] == pytest.approx([-0.024, 0.12])
+    assert [one.mean for one in gains[page.TRAINED_AS]] == pytest.approx([0.036, 0.036])
+    assert "| tau 0.8 | -0.024 [" in text
+    assert re.search(r"\| \+0\.120 \[[^|]*\] \(1 seed\) \|", text)
+    both["small_variants"] = {"FedPerl": rows["FedPerl"]}
+    assert page.learnt() == []
+
+
+def test_what_the_page_says_of_its_choice_is_so(plus: ModuleType) -> None:
+    """How FedPerl+ trains gains most on both networks; who takes half of its own; what did best on the larger one."""
+    for name in ("skin_page", "plus_report", "plus_page"):
+        sys.modules.pop(name, None)
+    page = importlib.import_module("plus_page")
+    known = {name: page.followed(page.read_rows(name)) for name in page.NETWORKS}
+    assert next(iter(page.both_gains(*known.values()))) == page.TRAINED_AS
+    choices = [
+        page.chosen_shares(one, 0.9)["8"]
+        for looks in known.values()
+        for some in page.telling(looks).values()
+        for one in some.values()
+    ]
+    assert choices.count(0.5) > 0.9 * len(choices) > 10
+    large = {name: some for name, some in page.telling(known["alone"]).items() if len(some) > 1}
+    best = max(large, key=lambda name: float(page.mean_of(large, name, page.PLUS, "macro_f1")))
+    assert best.removeprefix("together: ") == sys.modules["plus_report"].OTHERS[1]
 
 
 # FedPerl+ itself
 
-HANDED_OUT = {"federation.running_average": 0.9, "federation.own_share": 0.5, "model.orientations": "views"}
+HANDED_OUT = {"federation.running_average": 0.9, "federation.own_share": "validation", "model.orientations": "views"}
 TRAINED = {"optimizer.carry": True, "objective.label_smoothing": 0.1}
 OPTIONS = HANDED_OUT | TRAINED
 
@@ -307,13 +370,16 @@ def test_fedperl_plus_is_fedperl_but_for_five_options(plus: ModuleType) -> None:
         plus.poc.jobs("trained", Path(), "cpu", [], [], ["FedPerl"]),
         plus.jobs("carried", Path(), "cpu", [], []),
     )
-    assert list(carried) == [run.replace("FedPerl", "FedPerl+") for run in trained]
-    for ours, theirs in zip(carried.values(), trained.values(), strict=True):
-        found = changed(ours, theirs)
+    assert list(carried) == [run.replace("FedPerl", row) for row in plus.CARRIED_ROWS for run in trained]
+    for run, ours in carried.items():
+        row = run.partition(": ")[2].rpartition(", seed ")[0]
+        found = changed(ours, trained[run.replace(row, "FedPerl")])
+        options = OPTIONS if row == "FedPerl+" else HANDED_OUT
         assert {key: found[key] for key in found.keys() - ASIDE} == {
-            key: value for key, value in OPTIONS.items() if key != "federation.own_share"
+            key: value for key, value in options.items() if key != "federation.own_share"
         }  # with it a run is refused whose clients test nothing
         assert ours.config.orientations == 1  # images of CIFAR-10 are not flipped there
+    assert list(plus.jobs("carried", Path(), "cpu", [2], ["FedPerl+"])) == ["cifar10_iid: FedPerl+, seed 2"]
     with pytest.raises(ConfigError, match="FedPerl: not of set 'carried', which has FedPerl"):
         plus.jobs("carried", Path(), "cpu", [], ["FedPerl"])
 
@@ -406,9 +472,16 @@ def test_fedperl_plus_on_cifar_is_beside_the_well_trained_rows(plus: ModuleType,
     report.LINES.mkdir()
     with (report.LINES / "carried.jsonl").open("w") as file:
         for run, job in jobs.items():
-            ours = json.loads(json.dumps(trained[run.replace("FedPerl+", "FedPerl")]))
+            row = run.partition(": ")[2].rpartition(", seed ")[0]
+            ours = json.loads(json.dumps(trained[run.replace(row, "FedPerl")]))
             ours["results"]["test"]["last"]["server"]["accuracy"] += 0.01
             file.write(json.dumps(ours | {"run": run, "config": config_hash(job.config)}) + "\n")
     text = "\n".join(report.carried_section())
+    assert report.NOT_CARRIED not in text
     (row,) = (row for row in text.splitlines() if row.startswith("| FedPerl |"))
-    assert row.endswith("| +1.00 ± 0.00* |")
+    assert row.endswith("| +1.00 ± 0.00* | +1.00 ± 0.00* |")
+    lines = (report.LINES / "carried.jsonl").read_text().splitlines()
+    (report.LINES / "carried.jsonl").write_text("\n".join([*(one for one in lines if " less " in one), ""]))
+    text = "\n".join(report.carried_section())
+    assert report.NOT_CARRIED in text
+    assert "| FedPerl+ |" not in text

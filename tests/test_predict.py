@@ -351,6 +351,7 @@ def test_another_rounds_model_and_local_batch_norm_have_no_threshold(run: Path, 
     for own, told in (
         ({"batch_norm": "local"}, "batch-norm layers of its own"),
         ({"own_share": 0.5}, "50 % of its own"),
+        ({"own_share": "validation"}, "a share of its own models' running mean, chosen on its validation images"),
     ):
         train(small_config(federation=own), tmp_path / told, store=store)
         with pytest.raises(RunError, match=told):

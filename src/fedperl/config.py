@@ -113,6 +113,7 @@ def config_hash(config: Config) -> str:
             "running_average": 0.0,
             "own_share": 0.0,
         },
+        "objective": {"mixup": 0.0},
         "peers": {"k_min": 2},
         "model": {"norm": "batch", "init_scale": 1.0, "orientations": 1},
         "views": {"labelled": "weak"},

@@ -77,7 +77,7 @@ def federate(
     """
     if config.federation.own_share and not any(one.validation or one.test for one in ground.members.values()):
         raise ConfigError(
-            f"federation.own_share = {config.federation.own_share:g} is for models that clients test; here the server "
+            f"federation.own_share = {config.federation.own_share!r} is for models that clients test; here the server "
             "alone has images for that; wanted 0"
         )
     rounds = Rounds(

@@ -115,6 +115,7 @@ ONLY = {
     "prior_correction": ("fixmatch", "fixmatch_irm", "uda"),
     "targets": ("fixmatch", "fixmatch_irm"),
     "label_source": ("fixmatch", "fixmatch_irm", "uda"),
+    "mixup": ("supervised", "fixmatch"),
 }
 """Settings that some kinds of objective would silently ignore."""
 
@@ -196,6 +197,9 @@ class Objective(Section):
     labelled_loss: Literal["cross_entropy", "logit_adjusted"] = "cross_entropy"
     """logit_adjusted: log class shares of the client's labels are added to its logits (Menon et al. 2021)."""
     label_smoothing: Share = 0.0
+    mixup: Share = 0.0
+    """Up to which share another labelled image of the batch, with its label, is mixed into each (Zhang et al. 2018):
+    the share is drawn uniformly; 0.5 mixes evenly in the extreme, 0 not at all."""
     labels: Literal["labelled", "all"] = "labelled"
     """`all` exposes every training label: the upper bound."""
     tau: Annotated[float, Field(ge=0.0)] = 0.6
@@ -226,7 +230,8 @@ class Objective(Section):
     """[9] which strong views go through the network; `accepted` changes what batch norm sees."""
     consistency: Literal["gradient", "detached"] = "gradient"
     """[7] `detached` only changes the logged loss, as in the authors' code."""
-    class_weights: Literal["median_frequency", "none"] = "median_frequency"
+    class_weights: Literal["median_frequency", "root_median_frequency", "none"] = "median_frequency"
+    """How much more a client's rare classes count: as they are rarer, by the square root of that, or no more."""
     absent_class_weight: Annotated[float, Field(ge=0.0)] = 1.0
     """[6] weight of a class the client has no label of: it never trains, but it counts in the validation loss."""
     uda: UDA = UDA()
@@ -368,9 +373,10 @@ class Federation(Section):
     """What is validated, chosen and handed out: the running mean of the global models with this decay (over the first
     rounds their plain mean), which swings less from cohort to cohort; 0: each round's own, from which training goes on
     in any case."""
-    own_share: Share = 0.0
+    own_share: Share | Literal["validation"] = 0.0
     """Of the running mean of a client's own trained models in the model that it validates, tests and uses; the rest is
-    the global one. The mean stays with the client, and nobody trains from the mixture; 0: the global model alone."""
+    the global one. The mean stays with the client, and nobody trains from the mixture; 0: the global model alone.
+    `validation`: each client takes the share, of a few, with which its validation images are least surprising."""
     batch_norm: Literal["average", "local"] = "average"
     """[27] local: a client trains and is tested with batch-norm layers of its own; averaged ones are for strangers."""
     sparse: Annotated[float, Field(ge=0.0)] = 0.0
@@ -399,6 +405,8 @@ class Federation(Section):
         """What of its own every client validates and tests with; nothing where all use the same model."""
         if self.batch_norm == "local":
             return "batch-norm layers of its own"
+        if self.own_share == "validation":
+            return "a share of its own models' running mean, chosen on its validation images"
         return f"{100 * self.own_share:g} % of its own models' running mean" if self.own_share else ""
 
 
@@ -584,7 +592,7 @@ class Config(Section):
             )
         if federation.own_share and (federation.alone or federation.batch_norm == "local" or self.objective.decomposed):
             raise ValueError(
-                f"federation.own_share = {federation.own_share:g} mixes a client's models with the global one in full; "
+                f"federation.own_share = {federation.own_share!r} mixes a client's models with the global one in full; "
                 "wanted alone = false, batch_norm = 'average' and no objective.fedmatch.decompose"
             )
         if federation.alone and self.scenario.labels != "clients":
@@ -723,6 +731,7 @@ def dp_fault(objective: Objective) -> str | None:
         (objective.labelled_loss != "cross_entropy", f"labelled_loss = {objective.labelled_loss!r}", "'cross_entropy'"),
         (objective.thresholds != "fixed", f"thresholds = {objective.thresholds!r}", "'fixed'"),
         (objective.prior_correction > 0, f"prior_correction = {objective.prior_correction:g}", "0"),
+        (objective.mixup > 0, f"mixup = {objective.mixup:g}", "0"),
         (objective.unlabelled_mean != "batch", f"unlabelled_mean = {objective.unlabelled_mean!r}", "'batch'"),
         (objective.strong_pass != "all", f"strong_pass = {objective.strong_pass!r}", "'all'"),
     ]

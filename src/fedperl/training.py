@@ -82,11 +82,12 @@ def train(
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
-    folder.bank.device = folder.models.device = config.device
+    folder.bank.device = folder.models.device = folder.past_states.device = config.device
     if config.device != "cpu":
         from fedperl.engines.cuda.exchange import memory_for_states
 
-        folder.bank.recent = folder.client_states.recent = memory_for_states(config)
+        for files in (folder.bank, folder.client_states, folder.past_states):
+            files.recent = memory_for_states(config)
     if config.checkpoint_every > 1:
         folder.write_later()
     partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)

@@ -63,6 +63,7 @@ OPTIONS = {
     "detached": fixmatch(consistency="detached", unlabelled_mean="accepted"),
     "eval labels": fixmatch(label_mode="eval", combine="sum", peers=2),
     "logit mean": fixmatch(combine="logit_mean", peer_weight=0.3, labelled_loss="logit_adjusted", label_smoothing=0.1),
+    "mixed": fixmatch(mixup=0.5, label_smoothing=0.1, class_weights="root_median_frequency"),
     "eval mode": Case(Objective(tau=TAU), peers=1, eval_mode=True),
     "sgd": Case(Objective(tau=TAU), Optimizer(kind="sgd", lr=RATE, momentum=0.9, weight_decay=0.01, carry=True)),
     "schedule": Case(Objective(tau=TAU), Optimizer(lr=RATE, schedule="cosine", weight_decay=0.01, carry=True)),

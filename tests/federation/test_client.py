@@ -1,5 +1,6 @@
 """A client does with a task what the task says."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.client import HELD, Client, Workspace, client_of_store
 from fedperl.federation.messages import EVALUATION_NUMBERS, EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.own_images import OwnImages
-from fedperl.federation.personal import BATCH_NORM, as_used, own_mean
+from fedperl.federation.personal import BATCH_NORM, OWN, SHARES, as_used, own_mean
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
@@ -196,6 +197,47 @@ def test_the_mean_of_a_clients_own_models_is_plain_then_running() -> None:
         else:
             assert as_used({"w": torch.ones(3)}, kept, 0.25)["w"].tolist() == [1, 1, 1]
     assert count == 37
+
+
+def log_loss(one: Client, model: State, part: str) -> float:
+    """Image by image, without the client's own way to predict."""
+    net = build_net("small_cnn", 3, seed=5).eval()
+    load_into(net, model)
+    images, labels = one.evaluation[part].images, one.evaluation[part].labels
+    with torch.no_grad():
+        chances = [torch.softmax(net(image[None].float() / 255), dim=1)[0] for image in images]
+    return -float(np.mean([math.log(chance[label]) for chance, label in zip(chances, labels.tolist(), strict=True)]))
+
+
+def test_a_client_takes_of_its_own_what_its_validation_images_want() -> None:
+    """With every pair of models the better of half and nothing, and so does its evaluation; both are chosen."""
+    config = small_config(federation={"own_share": "validation"})
+    one, chosen = client(config), []
+    for seed in range(8):
+        received = GlobalModel(2, model(seed))
+        kept = own_mean({}, model(seed + 20))
+        used = one.in_use(received.state, kept)
+        both = {share: as_used(received.state, kept, share) for share in SHARES}
+        losses = {share: log_loss(one, state, "validation") for share, state in both.items()}
+        assert abs(losses[0.0] - losses[0.5]) > 1e-5
+        chosen.append(min(losses, key=lambda share: losses[share]))
+        assert same(used, both[chosen[-1]])
+        for part in ("validation", "test"):
+            fixed = client(small_config(federation={"own_share": chosen[-1]}))
+            wanted = EvaluateTask("run", 2, 1, received, part, full=True)
+            assert one.evaluate(wanted, kept).numbers == fixed.evaluate(wanted, kept).numbers
+    assert set(chosen) == {0.0, 0.5}
+    assert same(one.in_use(model(1), {}), model(1))  # it never trained: there is nothing to mix in
+    nothing = replace(one.evaluation["validation"], images=torch.empty(0, 3, 16, 16), labels=torch.empty(0).long())
+    one.evaluation["validation"] = nothing
+    assert same(one.in_use(model(7), own_mean({}, model(27))), model(7))
+
+
+def test_a_client_that_chooses_keeps_the_mean_of_its_models() -> None:
+    _, kept = client(small_config(federation={"own_share": "validation"})).train(asked(small_config()), {})
+    _, fixed = client(small_config(federation={"own_share": 0.5})).train(asked(small_config()), {})
+    assert any(name.startswith(OWN) for name in kept)
+    assert same(kept, fixed)
 
 
 def test_sparse_exchange_keeps_what_hardly_moved() -> None:

@@ -153,6 +153,7 @@ def test_a_method_gives_the_local_engines_models(method: str, tmp_path: Path) ->
     ("method", "federation"),
     [
         ("fedperl", {"own_share": 0.5}),
+        ("fedperl", {"own_share": "validation"}),
         ("fedperl", {"batch_norm": "local"}),
         ("fedperl", {}),
         pytest.param("fedmatch_pa", {"batch_norm": "local", "sparse": 0.0}, marks=pytest.mark.slow),

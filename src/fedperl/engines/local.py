@@ -10,7 +10,7 @@ from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, Globa
 from fedperl.federation.personal import TO_EVALUATE
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.learn.state import State
+from fedperl.learn.state import State, copied
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class LocalExchange:
         """Return what a client kept from its last round."""
         kept = self.states.get(client) if client in self.states.records else {}
         # Its objective may change them in place, but for the model that it sent.
-        return {name: tensor if name.startswith(HELD) else tensor.clone() for name, tensor in kept.items()}
+        return kept | copied({name: tensor for name, tensor in kept.items() if not name.startswith(HELD)})
 
     def remember(self, task: TrainTask, state: State) -> None:
         """Keep what a client wants to find in its next round."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_f
 from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.federation.members import member_of
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
-from fedperl.federation.personal import BATCH_NORM, as_used, own_mean
+from fedperl.federation.personal import BATCH_NORM, OWN, SHARES, as_used, own_mean
 from fedperl.learn.accounting import count_of, library
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import client_weights, drained, local_steps
@@ -130,7 +131,7 @@ class Client:
         step: Tensor | None = None,
         rounds_per_step: int = 1,
         private: Private | None = None,
-        own_share: float = 0.0,
+        own_share: float | Literal["validation"] = 0.0,
     ) -> None:
         """Hold the images.
 
@@ -138,7 +139,7 @@ class Client:
             class_weights: of its labelled images; they weigh its evaluation loss too.
             step: when each unlabelled image arrives, where they stream in; each piece stays `rounds_per_step` rounds.
             private: makes its rounds differentially private, whatever a task says.
-            own_share: of the mean of its own models in the one that it evaluates.
+            own_share: of the mean of its own models in the one that it evaluates; or chosen on validation images.
         """
         self.number = number
         self.class_weights = class_weights
@@ -263,8 +264,25 @@ class Client:
         return Evaluation(task.run, task.round, self.number, task.part, numbers, sums, groups)
 
     def in_use(self, model: State, state: State) -> State:
-        """Return a global model as the client uses it, with what it kept when the model was made."""
-        return as_used(model, state, self.own_share)
+        """Return a global model as the client uses it, with what it kept when the model was made.
+
+        A share that is to be chosen follows from the two and the validation images: nobody need remember it.
+        """
+        share = self._chosen_share(model, state) if self.own_share == "validation" else self.own_share
+        return as_used(model, state, share)
+
+    def _chosen_share(self, model: State, state: State) -> float:
+        """Return the share of its own with the least log loss on validation images, the smallest of such; else 0."""
+        data = self.evaluation["validation"]
+        if not len(data.labels) or not part_of(state, OWN):
+            return 0.0
+
+        def loss(share: float) -> float:
+            load_into(self.work.net, as_used(model, state, share))
+            said = predict(self.work.net, data.images).double().clamp_min(1e-12).log()
+            return float(F.nll_loss(said, data.labels))
+
+        return min(SHARES, key=loss)
 
     def _predictions(self, part: str) -> tuple[Labels, Probabilities]:
         """Return the truth and what the network at hand says of one part."""

@@ -11,6 +11,8 @@ TO_EVALUATE = (BATCH_NORM, OWN)
 OWN_COUNT = "own_count"
 """Of how many models that mean is."""
 OWN_DECAY = 0.9
+SHARES = (0.0, 0.5)
+"""Of its own that a client may choose from."""
 
 
 def as_used(model: State, kept: State, own_share: float) -> State:

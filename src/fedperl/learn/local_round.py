@@ -171,6 +171,7 @@ def batches(
     unlabelled = data.unlabelled if settings.round > settings.objective.start else data.unlabelled[:0]
     size = settings.unlabelled_batch or settings.batch
     others = pool(unlabelled, size, ("weak", "weak_again", "strong"), ahead)
+    shares = _mixed_shares(data, settings, seed)
     for step, (one, other) in enumerate(zip(labelled, others, strict=True)):
         progress = ((settings.round - 1) * settings.steps + step) / (settings.rounds * settings.steps)
         yield Batch(
@@ -183,6 +184,7 @@ def batches(
             other.rows,
             other.told,
             progress,
+            None if shares is None else shares[step],
         )
 
 
@@ -255,7 +257,8 @@ def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
     """Return the class weights of a client's own labels, on the CPU; None where classes are not weighted."""
     if objective.class_weights == "none" or not len(data.labelled):
         return None
-    return median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
+    weights = median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
+    return weights.sqrt() if objective.class_weights == "root_median_frequency" else weights
 
 
 def objective_for(settings: LocalSettings, context: Context) -> ObjectiveFunction:
@@ -275,6 +278,14 @@ def objective_for(settings: LocalSettings, context: Context) -> ObjectiveFunctio
             f"for the objective {settings.objective.kind!r} in round {settings.round}"
         )
     return objective
+
+
+def _mixed_shares(data: LocalImages, settings: LocalSettings, seed: int) -> Tensor | None:
+    """Return which share of each step's labelled images is another one's, (steps, n); None where nothing is mixed."""
+    if not settings.objective.mixup or not len(data.labelled):
+        return None
+    drawn = torch.rand(settings.steps, settings.batch, generator=_generator(seed, "mixed shares"))
+    return sent(settings.objective.mixup * drawn, data.device)
 
 
 def _rows(pool: Tensor, n: int, seed: int, purpose: str) -> Tensor:

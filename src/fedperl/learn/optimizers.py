@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedperl.learn.state import State
+from fedperl.learn.state import State, copied, moved
 from fedperl.settings import Optimizer
 
 PREFIX = "optimizer."
@@ -29,19 +29,20 @@ def build(
 
 
 def moments(optimizer: torch.optim.Optimizer) -> State:
-    """Return the optimiser's tensors by parameter and name, copied to the CPU."""
+    """Return the optimiser's tensors by parameter and name, copied where they lie: a GPU would wait for each."""
     found: State = {}
     for number, values in optimizer.state_dict()["state"].items():
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
-                found[f"{PREFIX}{number}.{name}"] = value.detach().to("cpu", copy=True).contiguous()
-    return found
+                found[f"{PREFIX}{number}.{name}"] = value.detach()
+    return copied(found)
 
 
 @torch.no_grad()
 def reset(optimizer: torch.optim.Optimizer, memory: State) -> None:
     """Put the moments, in place, to those that a client kept; to nothing without any."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    memory = moved({name: kept for name, kept in memory.items() if name.startswith(PREFIX)}, parameters[0].device)
     nothing = []
     for number, parameter in enumerate(parameters):
         for name, value in optimizer.state.get(parameter, {}).items():

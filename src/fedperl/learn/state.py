@@ -41,6 +41,15 @@ def moved(state: Mapping[str, Tensor], device: torch.device | str) -> State:
     return {name: there[name] for name in state}
 
 
+def copied(state: Mapping[str, Tensor]) -> State:
+    """Return the state with memory of its own, laid out as before; on a GPU in few copies."""
+    found = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+    for dtype in {tensor.dtype for tensor in state.values()}:
+        names = [name for name, tensor in state.items() if tensor.dtype == dtype]
+        torch._foreach_copy_([found[name] for name in names], [state[name] for name in names])
+    return found
+
+
 def as_one(
     states: Sequence[Mapping[str, Tensor]], names: Sequence[str] | None = None
 ) -> tuple[list[State], Callable[[State], State]]:

@@ -75,6 +75,9 @@ def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> No
         assert before["numbers"] == after["numbers"]
         assert not after["rejected"]
         assert before["validation"].keys() == after["validation"].keys()
+    chosen = run(tmp_path / "chosen", *more, "federation.own_share=validation")
+    assert [before["numbers"] for before in plain] == [after["numbers"] for after in chosen]
+    assert chosen[-1]["validation"].keys() == plain[-1]["validation"].keys()
     turned = run(tmp_path / "turned", *more, "model.orientations=8")
     assert len({json.dumps(lines[-1]["validation"]) for lines in (plain, own, turned)}) == 3
 
