@@ -193,8 +193,8 @@ def moments_note(rows: Rows) -> list[str]:
     kept, plain = (f"{fmean(some):.0f} s" for some in seconds.values())
     return [
         f"Training took {kept} with moments kept and {plain} without, the mean of runs with as many side by side: the "
-        "moments of each tensor travelled to the host and back in every round. Now they stay on the GPU, which was not "
-        "timed yet.",
+        "moments of each tensor travelled to the host and back by themselves in every round. Now those of all tensors "
+        "travel together, which was not timed yet.",
         "",
     ]
 
@@ -206,7 +206,7 @@ def variant_tables(rows: Rows) -> list[str]:
         looks = [line["variants"]["last"] for line in rows.get(name, {}).values() if "variants" in line]
         if not looks:
             continue
-        plain, known = named(PLAIN), [parsed(name) for name in looks[0]]
+        plain, known = named(PLAIN), [parsed(name) for name in looks[0] if all(name in look for look in looks)]
         counts = sorted({count for _, _, count in known})
         cells = []
         for decay, share in sorted({(decay, share) for decay, share, _ in known}):
@@ -303,7 +303,12 @@ def learnt() -> list[str]:
         text += [f"{NETWORKS[name]}:", "", *parts_table(looks), ""]
     text += [PEERS, *(f"- {NETWORKS[name]}: {peers_worth(looks)}" for name, looks in known.items()), ""]
     told = [[NETWORKS[name], *choice_worth(telling(looks))] for name, looks in known.items()]
-    text += [CHOOSING, "", *table(["", "runs", *(f"chosen less {what}" for what in FIXED)], told)]
+    halves = [f"{NETWORKS[name]}: {who_takes_half(telling(looks))}" for name, looks in known.items()]
+    text += [
+        f"{CHOOSING} Half is taken, {'; '.join(halves)}.",
+        "",
+        *table(["", "runs", *(f"chosen less {what}" for what in FIXED)], told),
+    ]
     return [*text, "", BOTH, "", *both_table(*known.values()), ""]
 
 
@@ -347,6 +352,14 @@ def choice_worth(choosing: Rows) -> tuple[str, ...]:
             less.append(f"{KEYS[key]} {fmean(found):+.3f} (better in {better})")
         cells.append(", ".join(less))
     return str(len(runs)), *cells
+
+
+def who_takes_half(choosing: Rows) -> str:
+    """Return in how many cases client 8, the clinical photographs, and the others take half of their own."""
+    chosen = [chosen_shares(look, PLUS[0]) for some in choosing.values() for look in some.values()]
+    outlier = [shares["8"] > 0 for shares in chosen if "8" in shares]
+    others = [share > 0 for shares in chosen for client, share in shares.items() if client != "8"]
+    return f"by client 8 in {sum(outlier)} of {len(outlier)} cases, by others in {sum(others)} of {len(others)}"
 
 
 def both_gains(one: Rows, other: Rows) -> dict[str, list[Interval]]:
@@ -445,7 +458,7 @@ PEERS = "What peers are worth in macro F1, FedPerl less SSFL:"
 CHOOSING = (
     "What it is worth that each client takes half or nothing of its own, by the log loss of its validation images, in "
     "place of a share that is the same for all: the mean over the runs that tell, whatever they were trained with, and "
-    "in how many of them it is better. Most runs choose half at client 8, the clinical photographs."
+    "in how many of them it is better. The images that choose are those that are counted, which flatters the choice."
 )
 BOTH = (
     "What each row that was trained with both networks is worth on top of FedPerl in macro F1, both handed out "

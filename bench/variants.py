@@ -128,7 +128,7 @@ class Variants:
 
 
 class Few(Variants):
-    """The same with a third of the passes: for a large network."""
+    """The same with fewer passes, and one more share: for a large network."""
 
     DECAYS: ClassVar = (0.0, 0.9)
     SHARES: ClassVar = (0.0, 0.25, 0.5, 0.75)

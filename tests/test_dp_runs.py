@@ -310,6 +310,11 @@ def test_one_lost_count_is_noticed_at_the_end(tmp_path: Path, store: Store) -> N
         ),
         ({"objective": {"labelled_loss": "logit_adjusted"}}, "objective.labelled_loss = 'logit_adjusted': the loss"),
         ({"objective": {"thresholds": "class_aware"}}, "objective.thresholds = 'class_aware': the loss"),
+        ({"objective": {"mixup": 0.5}}, "objective.mixup = 0.5: the loss"),
+        (
+            {"objective": {"class_weights": "root_median_frequency"}},
+            "objective.class_weights = 'root_median_frequency'",
+        ),
         ({"objective": {"prior_correction": 0.5}}, "objective.prior_correction = 0.5: the loss"),
         ({"objective": {"unlabelled_mean": "accepted"}}, "objective.unlabelled_mean = 'accepted': the loss"),
         ({"objective": {"strong_pass": "accepted"}}, "objective.strong_pass = 'accepted': the loss"),

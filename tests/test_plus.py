@@ -95,8 +95,13 @@ def test_a_variant_is_what_the_settings_give(
     train(load_config(None, [*SMALL, *settings]), tmp_path / "chosen")
     validated = json.loads((tmp_path / "chosen" / "metrics.jsonl").read_text().splitlines()[-1])["validation"]
     told = page.handed_out((0.9, "validation", 4), "weighted_f1")(found["last"])
-    assert told == pytest.approx({client: numbers["weighted_f1"] for client, numbers in validated.items()}, abs=1e-4)
-    assert set(page.chosen_shares(found["last"], 0.9).values()) == {0.0, 0.5}
+    enough = {
+        client: numbers for client, numbers in validated.items() if numbers["images"] >= 10
+    }  # others do not choose
+    assert len(enough) > 5
+    for client, numbers in enough.items():
+        assert told[client] == pytest.approx(numbers["weighted_f1"], abs=1e-4)
+    assert {page.chosen_shares(found["last"], 0.9)[client] for client in enough} == {0.0, 0.5}
     different = {json.dumps(one["ece"]) for one in found["last"].values()}
     assert len(different) == 2 * 9  # after few rounds both means are the plain one
 
@@ -123,7 +128,7 @@ def test_some_runs_of_the_search_can_be_asked_for(plus: ModuleType) -> None:
 
 @pytest.fixture(name="page")
 def _page(plus: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    for name in ("skin_page", "plus_report", "plus_page"):
+    for name in ("skin_page", "plus_time", "plus_report", "plus_page"):
         sys.modules.pop(name, None)
     module = importlib.import_module("plus_page")
     for one in (plus, sys.modules["plus_report"], module):
@@ -330,21 +335,49 @@ def test_what_is_learnt_is_what_the_lines_say(page: ModuleType, monkeypatch: pyt
 
 def test_what_the_page_says_of_its_choice_is_so(plus: ModuleType) -> None:
     """How FedPerl+ trains gains most on both networks; who takes half of its own; what did best on the larger one."""
-    for name in ("skin_page", "plus_report", "plus_page"):
+    for name in ("skin_page", "plus_time", "plus_report", "plus_page"):
         sys.modules.pop(name, None)
     page = importlib.import_module("plus_page")
     known = {name: page.followed(page.read_rows(name)) for name in page.NETWORKS}
     assert next(iter(page.both_gains(*known.values()))) == page.TRAINED_AS
-    choices = [
-        page.chosen_shares(one, 0.9)["8"]
-        for looks in known.values()
-        for some in page.telling(looks).values()
-        for one in some.values()
-    ]
-    assert choices.count(0.5) > 0.9 * len(choices) > 10
-    large = {name: some for name, some in page.telling(known["alone"]).items() if len(some) > 1}
-    best = max(large, key=lambda name: float(page.mean_of(large, name, page.PLUS, "macro_f1")))
-    assert best.removeprefix("together: ") == sys.modules["plus_report"].OTHERS[1]
+    gained = page.apart(known["alone"], f"together: {ROOT}", page.BASE, page.handed_out(page.HALF, "macro_f1"))
+    assert gained is not None
+    assert gained.mean > 0
+    assert ROOT in sys.modules["plus_report"].OTHERS
+
+
+ROOT = "root of class weights, unlabelled loss times 2"
+
+
+def test_who_takes_half_is_counted(page: ModuleType) -> None:
+    def told(losses: dict[str, tuple[float, float]]) -> dict[str, Any]:
+        return {
+            f"0.9 {share} 1": {"nll": {k: loss[n] for k, loss in losses.items()}} for n, share in ((0, "0"), (1, "0.5"))
+        }
+
+    looks = {
+        "FedPerl": {11: told({"0": (1.0, 2.0), "1": (3.0, 2.0), "8": (2.0, 1.0)}), 12: told({"0": (2.0, 2.0)})},
+        "SSFL": {11: told({"0": (2.0, 1.5), "8": (1.0, 1.5)})},
+    }
+    assert page.who_takes_half(looks) == "by client 8 in 1 of 2 cases, by others in 2 of 4"
+
+
+def test_times_are_of_the_rounds_that_count(
+    plus: ModuleType, page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = sys.modules["plus_time"]
+    for suite in ("report", "small_report"):
+        first, ours = clock.configs(suite, "cpu").values()
+        assert (first.method, ours.method) == ("fedperl", "fedperl_plus")
+        for config in (first, ours):
+            assert (config.federation.rounds, config.federation.validate_every, config.peers.warmup) == (25, 5, 4)
+    taken = clock.seconds_of(load_config(None, [*SMALL, "federation.validate_every=1"]))
+    assert taken["training"] > 0
+    assert taken["validation"] > 0
+    rounds = [{"round": n, "seconds": {"training": float(n), "validation": 0.5}} for n in range(1, 8)]
+    monkeypatch.setattr(clock, "train", lambda config, out: None)
+    monkeypatch.setattr(clock.side_by_side, "metrics", lambda folder: rounds)
+    assert clock.seconds_of(load_config(None, SMALL)) == {"training": 13.0, "validation": 1.0}
 
 
 # FedPerl+ itself
@@ -429,12 +462,16 @@ def test_fedperl_plus_is_reported_beside_the_core_rows(plus: ModuleType, page: M
                 theirs = ssfl[seed]["results"]["test"]["per_client_best"][client]["weighted_f1"]
                 numbers["weighted_f1"] = theirs + (-0.015 if client == "3" else 0.02)
                 numbers["ece"] -= 0.01
-            seconds = ours["results"]["seconds"]
-            seconds["validation"] += 0.1 * (seconds["training"] + seconds["server"] + seconds["validation"])
             run = f"FedPerl+, seed {seed}"
             file.write(json.dumps(ours | {"run": run, "config": config_hash(jobs[run].config)}) + "\n")
     rows = report.report_rows("report")
-    found = report.aims(rows)
+    assert report.aims(rows, report.timed("report"))[4].verdict == "cannot be told yet"
+    seconds = {
+        "FedPerl T=2": [{"training": 8.0, "server": 2.0}] * 2,
+        "FedPerl+": [{"training": 9.0, "server": 2.0}] * 2,
+    }
+    plus.side_by_side.append(report.LINES / "time.jsonl", {"run": "report", "seconds": seconds})
+    found = report.aims(rows, report.timed("report"))
     verdicts = [one.verdict for one in found]
     assert (verdicts[0], verdicts[2:]) == ("met", ["missed by 0.005", "met", "met", "met"])
     assert [report.Aim("", "", margin).verdict for margin in (0.0, -0.0001, -0.02, None)] == [

@@ -486,6 +486,12 @@ def test_a_share_of_its_own_is_for_clients_that_test(tmp_path: Path, store: Stor
     with pytest.raises(ConfigError, match="own_share = 0.5 is for models that clients test; here the server alone"):
         train(small_config(federation={"own_share": 0.5}), tmp_path / "run", store=dealt)
     assert not (tmp_path / "run").exists()
+    tested = tuple(dataclasses.replace(one, validation=nobody) for one in every.clients)
+    server = dataclasses.replace(every.server, validation=rows["validation"])
+    dealt = store.dealt(dataclasses.replace(every, clients=tested, server=server))
+    with pytest.raises(ConfigError, match="own_share = 'validation' is for models that clients validate; here the"):
+        train(small_config(federation={"own_share": "validation"}), tmp_path / "run", store=dealt)
+    assert train(small_config(federation={"own_share": 0.5}), tmp_path / "run", store=dealt)["test"]
 
 
 @pytest.mark.parametrize("weak", ["fedperl", "geometric", "none"])

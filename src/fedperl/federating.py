@@ -75,10 +75,12 @@ def federate(
     Raises:
         ConfigError: clients are to mix a model of their own in, and none tests any.
     """
-    if config.federation.own_share and not any(one.validation or one.test for one in ground.members.values()):
+    share, members = config.federation.own_share, ground.members.values()
+    if share and not any(one.validation or (one.test and share != "validation") for one in members):
+        what = "validate" if share == "validation" else "test"
         raise ConfigError(
-            f"federation.own_share = {config.federation.own_share!r} is for models that clients test; here the server "
-            "alone has images for that; wanted 0"
+            f"federation.own_share = {share!r} is for models that clients {what}; "
+            "here the server alone has images for that; wanted 0"
         )
     rounds = Rounds(
         _server(config, folder, ground, own, work),

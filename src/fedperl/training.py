@@ -82,7 +82,7 @@ def train(
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
-    folder.bank.device = folder.models.device = folder.past_states.device = config.device
+    folder.bank.device = folder.models.device = config.device
     if config.device != "cpu":
         from fedperl.engines.cuda.exchange import memory_for_states
 

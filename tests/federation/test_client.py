@@ -15,6 +15,7 @@ from fedperl.engines.local import PastStates
 from fedperl.errors import DataError
 from fedperl.evaluate import confusion_matrix, describe_scaled, fit_temperature
 from fedperl.evaluate.classification import Labels, Probabilities
+from fedperl.federation import client as client_module
 from fedperl.federation.client import HELD, Client, Workspace, client_of_store
 from fedperl.federation.messages import EVALUATION_NUMBERS, EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.own_images import OwnImages
@@ -209,10 +210,12 @@ def log_loss(one: Client, model: State, part: str) -> float:
     return -float(np.mean([math.log(chance[label]) for chance, label in zip(chances, labels.tolist(), strict=True)]))
 
 
-def test_a_client_takes_of_its_own_what_its_validation_images_want() -> None:
+def test_a_client_takes_of_its_own_what_its_validation_images_want(monkeypatch: pytest.MonkeyPatch) -> None:
     """With every pair of models the better of half and nothing, and so does its evaluation; both are chosen."""
     config = small_config(federation={"own_share": "validation"})
     one, chosen = client(config), []
+    images = len(one.evaluation["validation"].labels)
+    monkeypatch.setattr(client_module, "LEAST", images)
     for seed in range(8):
         received = GlobalModel(2, model(seed))
         kept = own_mean({}, model(seed + 20))
@@ -228,9 +231,9 @@ def test_a_client_takes_of_its_own_what_its_validation_images_want() -> None:
             assert one.evaluate(wanted, kept).numbers == fixed.evaluate(wanted, kept).numbers
     assert set(chosen) == {0.0, 0.5}
     assert same(one.in_use(model(1), {}), model(1))  # it never trained: there is nothing to mix in
-    nothing = replace(one.evaluation["validation"], images=torch.empty(0, 3, 16, 16), labels=torch.empty(0).long())
-    one.evaluation["validation"] = nothing
-    assert same(one.in_use(model(7), own_mean({}, model(27))), model(7))
+    half = next(seed for seed, share in enumerate(chosen) if share)
+    monkeypatch.setattr(client_module, "LEAST", images + 1)  # too few to choose by
+    assert same(one.in_use(model(half), own_mean({}, model(half + 20))), model(half))
 
 
 def test_a_client_that_chooses_keeps_the_mean_of_its_models() -> None:

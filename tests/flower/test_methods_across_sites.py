@@ -159,7 +159,7 @@ def test_a_method_gives_the_local_engines_models(method: str, tmp_path: Path) ->
         pytest.param("fedmatch_pa", {"batch_norm": "local", "sparse": 0.0}, marks=pytest.mark.slow),
         pytest.param("ssfl", {"own_share": 0.3, "running_average": 0.5, "validate_every": 3}, marks=pytest.mark.slow),
     ],
-    ids=["own share", "batch norm", "nothing", "decomposed", "running average"],
+    ids=["own share", "chosen share", "batch norm", "nothing", "decomposed", "running average"],
 )
 def test_a_site_is_left_with_the_model_that_it_tested(method: str, federation: dict[str, Any], tmp_path: Path) -> None:
     """Over more rounds than a site keeps whole states of."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.learn.local_images import LocalImages
-from fedperl.learn.local_round import LocalSettings, batches, client_weights
+from fedperl.learn.local_round import LocalSettings, batches, client_weights, mixed
 from fedperl.learn.nets import build_net
 from fedperl.learn.objectives import FixMatch, Supervised
 from fedperl.learn.objectives.base import Batch, Context
@@ -49,8 +49,8 @@ def naive(logits: Tensor, labels: list[int], shares: list[float], weights: list[
 def test_the_loss_of_mixed_images_against_naive(kind: str, smoothing: float, weights: list[float] | None) -> None:
     own = Objective(kind=kind, mixup=0.5, label_smoothing=smoothing)
     context = Context(images(), None if weights is None else torch.tensor(weights))
-    batch = drawn(mixup=0.5)[0]
-    assert batch.labelled is not None
+    batch, plain = drawn(mixup=0.5)[0], drawn()[0].labelled
+    assert plain is not None
     assert batch.labels is not None
     assert batch.mixed is not None
     seen: list[Tensor] = []
@@ -68,31 +68,31 @@ def test_the_loss_of_mixed_images_against_naive(kind: str, smoothing: float, wei
     net = Net().eval()
     losses = (Supervised if kind == "supervised" else FixMatch)(own, context)(net, batch)
     shares = batch.mixed.tolist()
-    mixed = torch.stack(
-        [(1 - s) * batch.labelled[i] + s * batch.labelled[len(shares) - 1 - i] for i, s in enumerate(shares)]
+    wanted_images = torch.stack([(1 - s) * plain[i] + s * plain[len(shares) - 1 - i] for i, s in enumerate(shares)])
+    (at,) = (
+        views for views in seen if len(views) == len(wanted_images) and torch.allclose(views, wanted_images, atol=1e-6)
     )
-    (at,) = (views for views in seen if len(views) == len(mixed) and torch.allclose(views, mixed, atol=1e-6))
     wanted = naive(net.net(at), batch.labels.tolist(), shares, weights or [1.0] * CLASSES, smoothing)
     assert float(losses.numbers["loss_labelled"]) == pytest.approx(wanted, rel=1e-5)
-    plain = (Supervised if kind == "supervised" else FixMatch)(own, context)(net, replace(batch, mixed=None))
-    assert float(plain.numbers["loss_labelled"]) != pytest.approx(wanted, rel=1e-5)
+    other = (Supervised if kind == "supervised" else FixMatch)(own, context)(net, replace(batch, mixed=None))
+    assert float(other.numbers["loss_labelled"]) != pytest.approx(wanted, rel=1e-5)
 
 
 def test_shares_are_drawn_anew_for_every_image_and_step_and_change_nothing_else() -> None:
-    mixed, again, other, plain = drawn(mixup=0.4), drawn(mixup=0.4), drawn(2, mixup=0.4), drawn()
-    shares = torch.stack([batch.mixed for batch in mixed if batch.mixed is not None])
+    every, again, other, plain = drawn(mixup=0.4), drawn(mixup=0.4), drawn(2, mixup=0.4), drawn()
+    shares = torch.stack([batch.mixed for batch in every if batch.mixed is not None])
     assert shares.shape == (6, 5)
     assert len(set(shares.flatten().tolist())) == 30
     assert 0 <= float(shares.min()) < 0.1
     assert 0.3 < float(shares.max()) <= 0.4
-    for batch, same, another, without in zip(mixed, again, other, plain, strict=True):
+    for batch, same, another, without in zip(every, again, other, plain, strict=True):
         assert batch.mixed is not None
         assert same.mixed is not None
         assert another.mixed is not None
         assert batch.mixed.equal(same.mixed)
         assert not batch.mixed.equal(another.mixed)
         assert without.mixed is None
-        for name in ("labelled", "labels", "weak", "strong", "rows"):
+        for name in ("labels", "weak", "strong", "rows"):
             assert getattr(batch, name).equal(getattr(without, name))
 
 
@@ -109,3 +109,18 @@ def test_the_root_of_class_weights_lies_between_them_and_none() -> None:
     assert steep.tolist() == pytest.approx([0.25, 1.0, 1.0])
     assert root.tolist() == pytest.approx([0.5, 1.0, 1.0])
     assert client_weights(data, Objective(class_weights="none")) is None
+    absent = Objective(class_weights="root_median_frequency", absent_class_weight=100.0)
+    without = client_weights(replace(data, labelled=torch.tensor([0, 3, 6, 9, 1])), absent)
+    assert without is not None
+    assert without.tolist() == pytest.approx([math.sqrt(2.5 / 4), math.sqrt(2.5), 100.0])
+
+
+def test_an_objective_from_a_file_is_given_images_that_are_mixed() -> None:
+    """As docs/extending.md has it: it asks for the labelled loss and knows nothing of mixing."""
+    batch, plain = drawn(mixup=0.5)[0], drawn()[0]
+    assert batch.labelled is not None
+    assert plain.labelled is not None
+    assert batch.mixed is not None
+    assert not torch.allclose(batch.labelled, plain.labelled, atol=1e-3)
+    assert batch.labelled.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batch.labelled, mixed(plain.labelled, batch.mixed))

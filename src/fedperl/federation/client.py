@@ -16,6 +16,7 @@ from fedperl.data.store import Images, Store
 from fedperl.errors import ConfigError, DataError
 from fedperl.evaluate import ATTRIBUTES, Description, classification, describe_fully, group_names
 from fedperl.evaluate.classification import Labels, Probabilities
+from fedperl.evaluate.group_counts import LEAST
 from fedperl.federation.members import member_of
 from fedperl.federation.messages import EvaluateTask, Evaluation, TrainTask, Update
 from fedperl.federation.personal import BATCH_NORM, OWN, SHARES, as_used, own_mean
@@ -266,15 +267,16 @@ class Client:
     def in_use(self, model: State, state: State) -> State:
         """Return a global model as the client uses it, with what it kept when the model was made.
 
-        A share that is to be chosen follows from the two and the validation images: nobody need remember it.
+        A share that is to be chosen follows from the two and the validation images: nobody need remember it. The
+        network at hand is left with one or the other.
         """
         share = self._chosen_share(model, state) if self.own_share == "validation" else self.own_share
         return as_used(model, state, share)
 
     def _chosen_share(self, model: State, state: State) -> float:
-        """Return the share of its own with the least log loss on validation images, the smallest of such; else 0."""
+        """Return the share of its own with the least log loss on validation images; nothing where these are few."""
         data = self.evaluation["validation"]
-        if not len(data.labels) or not part_of(state, OWN):
+        if len(data.labels) < LEAST or not part_of(state, OWN):
             return 0.0
 
         def loss(share: float) -> float:

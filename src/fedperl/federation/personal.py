@@ -17,7 +17,7 @@ SHARES = (0.0, 0.5)
 
 def as_used(model: State, kept: State, own_share: float) -> State:
     """Return a global model as the client that kept this uses it: with its batch-norm layers, or mixed with its own."""
-    own = moved(part_of(kept, OWN), next(iter(model.values())).device)
+    own = moved(part_of(kept, OWN), next(iter(model.values())).device) if own_share else {}
     mixed = fedavg([model, own], [1 - own_share, own_share]) if own else model
     return mixed | part_of(kept, BATCH_NORM)
 

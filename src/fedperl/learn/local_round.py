@@ -174,8 +174,9 @@ def batches(
     shares = _mixed_shares(data, settings, seed)
     for step, (one, other) in enumerate(zip(labelled, others, strict=True)):
         progress = ((settings.round - 1) * settings.steps + step) / (settings.rounds * settings.steps)
+        share, images = None if shares is None else shares[step], one.views.get("labelled")
         yield Batch(
-            one.views.get("labelled"),
+            images if share is None or images is None else mixed(images, share),
             None if one.rows is None else data.labels[one.rows],
             other.views.get("weak"),
             other.views.get("strong"),
@@ -184,7 +185,7 @@ def batches(
             other.rows,
             other.told,
             progress,
-            None if shares is None else shares[step],
+            share,
         )
 
 
@@ -257,8 +258,8 @@ def client_weights(data: LocalImages, objective: Objective) -> Tensor | None:
     """Return the class weights of a client's own labels, on the CPU; None where classes are not weighted."""
     if objective.class_weights == "none" or not len(data.labelled):
         return None
-    weights = median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight)
-    return weights.sqrt() if objective.class_weights == "root_median_frequency" else weights
+    power = 0.5 if objective.class_weights == "root_median_frequency" else 1.0
+    return median_frequency(data.labels[data.labelled].cpu(), data.classes, objective.absent_class_weight, power)
 
 
 def objective_for(settings: LocalSettings, context: Context) -> ObjectiveFunction:
@@ -278,6 +279,15 @@ def objective_for(settings: LocalSettings, context: Context) -> ObjectiveFunctio
             f"for the objective {settings.objective.kind!r} in round {settings.round}"
         )
     return objective
+
+
+def mixed(images: Tensor, share: Tensor) -> Tensor:
+    """Return images (n, 3, h, w) of which so large a share, (n,), is another: the first with the last, and so on.
+
+    Their order was drawn, so that whoever is at the other end is anyone.
+    """
+    found = torch.lerp(images, images.flip(0), share.to(images.dtype)[:, None, None, None])
+    return found.contiguous(memory_format=torch.channels_last)
 
 
 def _mixed_shares(data: LocalImages, settings: LocalSettings, seed: int) -> Tensor | None:

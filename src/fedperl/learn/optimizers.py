@@ -29,7 +29,7 @@ def build(
 
 
 def moments(optimizer: torch.optim.Optimizer) -> State:
-    """Return the optimiser's tensors by parameter and name, copied where they lie: a GPU would wait for each."""
+    """Return the optimiser's tensors by parameter and name, copied where they lie: a GPU waits for each that leaves."""
     found: State = {}
     for number, values in optimizer.state_dict()["state"].items():
         for name, value in values.items():

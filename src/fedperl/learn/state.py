@@ -27,8 +27,7 @@ def load_into(net: nn.Module, state: Mapping[str, Tensor]) -> None:
             for name, tensor in state.items():
                 own[name].copy_(tensor)
         elif state:
-            given = moved(state, own[next(iter(state))].device)
-            torch._foreach_copy_([own[name] for name in given], list(given.values()))
+            _copy(moved(state, own[next(iter(state))].device), own)
 
 
 def moved(state: Mapping[str, Tensor], device: torch.device | str) -> State:
@@ -44,10 +43,17 @@ def moved(state: Mapping[str, Tensor], device: torch.device | str) -> State:
 def copied(state: Mapping[str, Tensor]) -> State:
     """Return the state with memory of its own, laid out as before; on a GPU in few copies."""
     found = {name: torch.empty_like(tensor) for name, tensor in state.items()}
-    for dtype in {tensor.dtype for tensor in state.values()}:
-        names = [name for name, tensor in state.items() if tensor.dtype == dtype]
-        torch._foreach_copy_([found[name] for name in names], [state[name] for name in names])
+    _copy(state, found)
     return found
+
+
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    """Copy tensors into those of the same names; a GPU is told once of all that are of a type and laid out alike."""
+    groups: dict[tuple[torch.dtype, bool], list[str]] = {}
+    for name, tensor in source.items():
+        groups.setdefault((tensor.dtype, tensor.stride() == target[name].stride()), []).append(name)
+    for names in groups.values():
+        torch._foreach_copy_([target[name] for name in names], [source[name] for name in names])
 
 
 def as_one(

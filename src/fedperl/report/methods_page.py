@@ -26,14 +26,14 @@ Beyond the paper, and **on trial**: what it is worth so far, and what is not kno
 Three change what becomes of the models, and not one bit of training:
 
 3. **A mean over rounds** (`federation.running_average = 0.9`). The server keeps m(r) = 0.9 m(r - 1) + 0.1 g(r), over the first rounds the plain mean, of the global models g. m is what clients validate and use; they go on training from g.
-4. **A share of one's own, where it helps** (`federation.own_share = "validation"`). Each client keeps the running mean o of the models that it trained itself, which never leaves it, and uses m or (m + o) / 2, whichever has the smaller log loss on its validation images. Nobody trains from that mixture. The client that is unlike the others takes half; most of the others are better off without, and half at every client (`own_share = 0.5`) would cost them weighted F1.
+4. **A share of one's own, where it helps** (`federation.own_share = "validation"`). Each client keeps the running mean o of the models that it trained itself, which never leaves it, and uses m or (m + o) / 2, whichever has the smaller log loss on its validation images. With fewer than ten of these it uses m. Nobody trains from that mixture. Who takes half, and what choosing is worth beside half at every client (`own_share = 0.5`), is counted in [results/plus.md](results/plus.md#what-is-known-so-far).
 5. **Orientations** (`model.orientations = "views"`). A trained model is shown an image as it is, mirrored, upside down and both, where training flips images too, and answers with the mean of the probabilities; once, where it does not (CIFAR-10 as the proof of concept has it).
 
 | cost | beside `fedperl` |
 | --- | --- |
 | bytes | none: the mean takes the place of the global model in what is sent for validation |
-| training steps | none; moments that are kept must be put in place and taken away in every round, which made training slower on a GPU when they travelled to the host and back ([results/plus.md](results/plus.md#each-option-alone-and-some-together-on-validation-images)). Now they stay; what that takes is not measured yet |
-| validation | as many passes as there are orientations, and two more to choose the share |
+| training steps | none; moments that are kept must be put in place and taken away in every round, which made training slower on a GPU as long as those of each tensor travelled to the host and back by themselves ([results/plus.md](results/plus.md#each-option-alone-and-some-together-on-validation-images)); since they travel together it was not timed |
+| validation | as many passes as there are orientations, and two more to choose the share; on a GPU client by client, not all together |
 | use | as many passes as there are orientations |
 | memory and disk | a model more at the server; at each client its moments, twice a model, and o, of several rounds ([deployment.md](deployment.md#known-limits-of-this-version)) |
 | privacy | m is a mean of global models, which clients are sent in any case; moments and o stay at their client, and the file of the model that a client uses is its own alone, since with m it tells o |

@@ -75,9 +75,14 @@ def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> No
         assert before["numbers"] == after["numbers"]
         assert not after["rejected"]
         assert before["validation"].keys() == after["validation"].keys()
-    chosen = run(tmp_path / "chosen", *more, "federation.own_share=validation")
-    assert [before["numbers"] for before in plain] == [after["numbers"] for after in chosen]
-    assert chosen[-1]["validation"].keys() == plain[-1]["validation"].keys()
+    chosen, half = (
+        run(tmp_path / f"{share}", *more, f"federation.own_share={share}", "optimizer.carry=true")
+        for share in ("validation", 0.5)
+    )
+    carried = run(tmp_path / "carried", *more, "optimizer.carry=true")
+    assert [one["numbers"] for one in carried] == [one["numbers"] for one in chosen]
+    for client, numbers in chosen[-1]["validation"].items():
+        assert numbers in (carried[-1]["validation"][client], half[-1]["validation"][client])
     turned = run(tmp_path / "turned", *more, "model.orientations=8")
     assert len({json.dumps(lines[-1]["validation"]) for lines in (plain, own, turned)}) == 3
 

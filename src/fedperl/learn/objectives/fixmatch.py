@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedperl.learn.average import RunningAverage
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
-from fedperl.learn.objectives.supervised import labelled_loss, mixed, zero_like_parameters
+from fedperl.learn.objectives.supervised import labelled_loss, zero_like_parameters
 from fedperl.learn.passes import Forward, logits_of, together
 from fedperl.learn.priors import RunningShares, correct_prior
 from fedperl.learn.pseudo_labels import agreement_targets, combine_probabilities, pseudo_labels
@@ -60,7 +60,6 @@ class FixMatch(Objective):
         """Return the losses of one step; either kind of image may be missing, not both."""
         if batch.labelled is None and batch.weak is None:
             raise ValueError("the FixMatch objective was given a batch without images")
-        batch = mixed(batch)
         return self._losses(net, self._forward(net, batch), batch)
 
     def _losses(self, net: nn.Module, forward: Forward, batch: Batch) -> Losses:

@@ -1,7 +1,5 @@
 """Cross-entropy on labelled images: the lower bound with few labels, the upper bound with all."""
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,15 +7,6 @@ from torch import Tensor, nn
 from fedperl.learn.objectives.base import Batch, Context, Losses, Objective
 from fedperl.learn.passes import Forward
 from fedperl.settings import Objective as ObjectiveSettings
-
-
-def mixed(batch: Batch) -> Batch:
-    """Return the batch with its labelled images mixed, the first with the last and so on; their order was drawn."""
-    if batch.labelled is None or batch.mixed is None:
-        return batch
-    share = batch.mixed.to(batch.labelled.dtype)[:, None, None, None]
-    images = torch.lerp(batch.labelled, batch.labelled.flip(0), share)
-    return replace(batch, labelled=images.contiguous(memory_format=torch.channels_last))
 
 
 def labelled_loss(net: Forward, batch: Batch, settings: ObjectiveSettings, context: Context) -> Tensor | None:
@@ -70,7 +59,7 @@ class Supervised(Objective):
 
     def __call__(self, net: nn.Module, batch: Batch) -> Losses:
         """Return the cross-entropy; a batch without labels has nothing to learn from."""
-        loss = labelled_loss(net, mixed(batch), self.settings, self.context)
+        loss = labelled_loss(net, batch, self.settings, self.context)
         if loss is None:
             raise ValueError("the supervised objective was given a batch without labelled images")
         return Losses(loss, {"loss": loss.detach(), "loss_labelled": loss.detach()})

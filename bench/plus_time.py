@@ -1,0 +1,77 @@
+"""What FedPerl+ takes beside FedPerl: both trained in turns on one machine, with nothing else beside them.
+
+    python bench/plus_time.py small_report --device cpu      # the small network; or: report, on a GPU
+
+A line of docs/results/plus/time.jsonl has the seconds of rounds 6 to ROUNDS, validations among them as in the suite.
+Peers help from the first of these on; what is done once, such as kernels and tests, does not count.
+"""
+
+import argparse
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import side_by_side
+import skin
+from plus import LINES, SUITES, jobs
+
+from fedperl.config import merged, resolve
+from fedperl.settings import Config
+from fedperl.training import train
+
+FILE = "time.jsonl"
+PAIR = ("FedPerl T=2", "FedPerl+")
+ROUNDS, TIMES, BEFORE = 25, 3, 5
+
+
+def configs(suite: str, device: str) -> dict[str, Config]:
+    """Return the two rows of a report, seed 1, of a few rounds."""
+    rows = {f"{row}, seed 1": row for row in PAIR}
+    every = jobs(suite, Path(), device, [1], [])
+    if suite == "report":
+        every |= skin.jobs("core", Path(), device, [1], [PAIR[0]])
+    short = {"federation": {"rounds": ROUNDS}, "checkpoint_every": ROUNDS, "peers": {"warmup": BEFORE - 1}}
+    return {
+        row: resolve(merged(every[run].config.model_dump(mode="json", exclude_defaults=True), short), (), source=row)
+        for run, row in rows.items()
+    }
+
+
+def seconds_of(config: Config) -> dict[str, float]:
+    """Train, and return the seconds of what a round is made of, over the rounds that count."""
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder) / "run")
+        rounds = [line["seconds"] for line in side_by_side.metrics(Path(folder) / "run") if line["round"] > BEFORE]
+    return {part: round(sum(one[part] for one in rounds), 3) for part in rounds[0]}
+
+
+def ratio(line: side_by_side.Line) -> float:
+    """Return the time of FedPerl+ over FedPerl's, all turns together."""
+    ours, theirs = (sum(sum(turn.values()) for turn in line["seconds"][row]) for row in reversed(PAIR))
+    return float(ours / theirs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=[name for name in SUITES if name.endswith("report")])
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    pair = configs(args.suite, args.device)
+    turns = [{row: seconds_of(config) for row, config in pair.items()} for _ in range(TIMES)]
+    line = {
+        "run": args.suite,
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": side_by_side.device_name(args.device),
+        "rounds": ROUNDS - BEFORE,
+        "seconds": {row: [turn[row] for turn in turns] for row in PAIR},
+    }
+    others = [one for run, one in side_by_side.read(LINES / FILE).items() if run != args.suite]
+    (LINES / FILE).unlink(missing_ok=True)
+    for one in [*others, line]:
+        side_by_side.append(LINES / FILE, one)
+    sys.stdout.write(f"{args.suite}: {ratio(line):.2f} times\n")
+
+
+if __name__ == "__main__":
+    main()
