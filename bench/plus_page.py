@@ -303,9 +303,9 @@ def learnt() -> list[str]:
         text += [f"{NETWORKS[name]}:", "", *parts_table(looks), ""]
     text += [PEERS, *(f"- {NETWORKS[name]}: {peers_worth(looks)}" for name, looks in known.items()), ""]
     told = [[NETWORKS[name], *choice_worth(telling(looks))] for name, looks in known.items()]
-    halves = [f"{NETWORKS[name]}: {who_takes_half(telling(looks))}" for name, looks in known.items()]
+    halves = [f"{who_takes_half(telling(looks))} ({NETWORKS[name]})" for name, looks in known.items()]
     text += [
-        f"{CHOOSING} Half is taken, {'; '.join(halves)}.",
+        f"{CHOOSING} Half is taken {'; '.join(halves)}.",
         "",
         *table(["", "runs", *(f"chosen less {what}" for what in FIXED)], told),
     ]
