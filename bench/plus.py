@@ -9,6 +9,7 @@ seeds, for test images; `carried` the same on CIFAR-10, in the well-trained regi
 A run becomes a line of docs/results/plus/SET.jsonl (bench/side_by_side.py), as in bench/skin.py and bench/poc.py.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -67,14 +68,13 @@ def carried_jobs(out: Path, device: str, seeds: list[int], rows: list[str]) -> d
     """
     side_by_side.check_choice(CARRIED, rows, CARRIED_ROWS)
     found = {}
-    for place, (row, own) in enumerate(CARRIED_ROWS.items()):
-        for run, job in (
-            poc.jobs("trained", out, device, seeds, [], ["FedPerl"]).items() if row in (rows or [row]) else ()
-        ):
+    trained = poc.jobs("trained", out, device, seeds, [], ["FedPerl"])
+    for row in rows or CARRIED_ROWS:
+        for run, job in trained.items():
             table = job.config.model_dump(mode="json", exclude_defaults=True) | {"method": PLUS}
-            name = run.replace("FedPerl", row)
-            config = resolve(merged(table, {"federation": {"own_share": 0.0}}, own), (), source=name)
-            found[name] = Job(f"{CARRIED}: {name}", config, out / "plus" / CARRIED / f"{place}-seed-{config.seed}")
+            name, own = run.replace("FedPerl", row), merged({"federation": {"own_share": 0.0}}, CARRIED_ROWS[row])
+            folder = out / "plus" / CARRIED / re.sub(r"[^\w+]+", "-", name)
+            found[name] = Job(f"{CARRIED}: {name}", resolve(merged(table, own), (), source=name), folder)
     return found
 
 

@@ -192,9 +192,9 @@ def moments_note(rows: Rows) -> list[str]:
         return []
     kept, plain = (f"{fmean(some):.0f} s" for some in seconds.values())
     return [
-        f"Training took {kept} with moments kept and {plain} without, the mean of runs with as many side by side: the "
-        "moments of each tensor travelled to the host and back by themselves in every round. Now those of all tensors "
-        "travel together, which was not timed yet.",
+        f"Training took {kept} with moments kept and {plain} without, the mean of runs with as many side by side. In "
+        "these runs the moments of each tensor travelled to the host and back by themselves in every round, which may "
+        "be why. Now those of all tensors travel together, which was not timed yet.",
         "",
     ]
 

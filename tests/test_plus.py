@@ -334,7 +334,7 @@ def test_what_is_learnt_is_what_the_lines_say(page: ModuleType, monkeypatch: pyt
 
 
 def test_what_the_page_says_of_its_choice_is_so(plus: ModuleType) -> None:
-    """How FedPerl+ trains gains most on both networks; who takes half of its own; what did best on the larger one."""
+    """How FedPerl+ trains gains most on both networks; the row with the root of class weights gains on the larger."""
     for name in ("skin_page", "plus_time", "plus_report", "plus_page"):
         sys.modules.pop(name, None)
     page = importlib.import_module("plus_page")
@@ -362,9 +362,7 @@ def test_who_takes_half_is_counted(page: ModuleType) -> None:
     assert page.who_takes_half(looks) == "by client 8 in 1 of 2 cases, by others in 2 of 4"
 
 
-def test_times_are_of_the_rounds_that_count(
-    plus: ModuleType, page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_are_of_the_rounds_that_count(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = sys.modules["plus_time"]
     for suite in ("report", "small_report"):
         first, ours = clock.configs(suite, "cpu").values()

@@ -231,7 +231,8 @@ class Objective(Section):
     consistency: Literal["gradient", "detached"] = "gradient"
     """[7] `detached` only changes the logged loss, as in the authors' code."""
     class_weights: Literal["median_frequency", "root_median_frequency", "none"] = "median_frequency"
-    """How much more a client's rare classes count: as they are rarer, by the square root of that, or no more."""
+    """How much more a client's rare classes count: as they are rarer, by the square root of that, or no more; in its
+    validation loss too, so that losses with other weights cannot be compared."""
     absent_class_weight: Annotated[float, Field(ge=0.0)] = 1.0
     """[6] weight of a class the client has no label of: it never trains, but it counts in the validation loss."""
     uda: UDA = UDA()

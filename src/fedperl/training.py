@@ -86,7 +86,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     if config.device != "cpu":
         from fedperl.engines.cuda.exchange import memory_for_states
 
-        for files in (folder.bank, folder.client_states, folder.past_states):
+        for files in (folder.bank, folder.client_states, folder.past_states):  # what clients keep is on the host
             files.recent = memory_for_states(config)
     if config.checkpoint_every > 1:
         folder.write_later()

@@ -30,9 +30,7 @@ class Batch:
     rows: Tensor | None = None  # (n,) which unlabelled images these are: positions in the client's images
     told: Tensor | None = None  # (helpers, n, classes) what networks that stay as they are say of the weak views
     progress: float | Tensor = 0.0  # share of the run's steps before this one, in [0, 1); a tensor in a recorded step
-    mixed: Tensor | None = (
-        None  # (n,) the share of another in each labelled image, and in its label: that from the other end
-    )
+    mixed: Tensor | None = None  # (n,) which share of a labelled image, and label, is that of the batch's other end
 
 
 @dataclass(frozen=True)
