@@ -133,6 +133,7 @@ class Few(Variants):
     DECAYS: ClassVar = (0.0, 0.9)
     SHARES: ClassVar = (0.0, 0.25, 0.5, 0.75)
     ORIENTATIONS: ClassVar = (1, 4)
+    EVERY: ClassVar = 10_000
 
 
 def apply(config: Config) -> bool:

@@ -82,11 +82,12 @@ def train(
 
 def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
-    folder.bank.device = folder.models.device = config.device
-    if config.device != "cpu":
-        from fedperl.engines.cuda.exchange import memory_for_states
+    folder.models.device = config.device
+    for files in (folder.bank, folder.client_states, folder.past_states):
+        files.device = config.device
+        if config.device != "cpu":
+            from fedperl.engines.cuda.exchange import memory_for_states
 
-        for files in (folder.bank, folder.client_states, folder.past_states):  # what clients keep is on the host
             files.recent = memory_for_states(config)
     if config.checkpoint_every > 1:
         folder.write_later()

@@ -23,7 +23,7 @@ def as_used(model: State, kept: State, own_share: float) -> State:
 
 
 def own_mean(state: State, trained: State) -> State:
-    """Return the running mean of a client's models with the last one in it, and of how many it is.
+    """Return the running mean of a client's models with the last one in it, where that lies, and of how many it is.
 
     A model that diverged, which the server will refuse, is left out: it would stay in the mean for good.
     """

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedperl.learn.state import State, copied, moved
+from fedperl.learn.state import State, copied, copy_into, moved
 from fedperl.settings import Optimizer
 
 PREFIX = "optimizer."
@@ -43,16 +43,14 @@ def reset(optimizer: torch.optim.Optimizer, memory: State) -> None:
     """Put the moments, in place, to those that a client kept; to nothing without any."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     memory = moved({name: kept for name, kept in memory.items() if name.startswith(PREFIX)}, parameters[0].device)
-    nothing = []
-    for number, parameter in enumerate(parameters):
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
-                kept = memory.get(f"{PREFIX}{number}.{name}")
-                if kept is None:
-                    nothing.append(value)
-                else:
-                    value.copy_(kept)
-    if nothing:
+    own = {
+        f"{PREFIX}{number}.{name}": value
+        for number, parameter in enumerate(parameters)
+        for name, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, torch.Tensor)
+    }
+    copy_into(own, {name: kept for name, kept in memory.items() if name in own})
+    if nothing := [value for name, value in own.items() if name not in memory]:
         torch._foreach_zero_(nothing)
 
 

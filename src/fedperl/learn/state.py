@@ -27,7 +27,7 @@ def load_into(net: nn.Module, state: Mapping[str, Tensor]) -> None:
             for name, tensor in state.items():
                 own[name].copy_(tensor)
         elif state:
-            _copy(moved(state, own[next(iter(state))].device), own)
+            copy_into(own, moved(state, own[next(iter(state))].device))
 
 
 def moved(state: Mapping[str, Tensor], device: torch.device | str) -> State:
@@ -43,15 +43,17 @@ def moved(state: Mapping[str, Tensor], device: torch.device | str) -> State:
 def copied(state: Mapping[str, Tensor]) -> State:
     """Return the state with memory of its own, laid out as before; on a GPU in few copies."""
     found = {name: torch.empty_like(tensor) for name, tensor in state.items()}
-    _copy(state, found)
+    with torch.no_grad():
+        copy_into(found, state)
     return found
 
 
-def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
     """Copy tensors into those of the same names; a GPU is told once of all that are of a type and laid out alike."""
-    groups: dict[tuple[torch.dtype, bool], list[str]] = {}
+    groups: dict[tuple[torch.dtype, torch.device, bool], list[str]] = {}
     for name, tensor in source.items():
-        groups.setdefault((tensor.dtype, tensor.stride() == target[name].stride()), []).append(name)
+        alike = tensor.stride() == target[name].stride()
+        groups.setdefault((tensor.dtype, tensor.device, alike), []).append(name)
     for names in groups.values():
         torch._foreach_copy_([target[name] for name in names], [source[name] for name in names])
 
@@ -111,9 +113,8 @@ def part_of(state: Mapping[str, Tensor], prefix: str) -> State:
 
 
 def with_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
-    """Return the tensors under names that start with a prefix, copied to the CPU."""
-    host = moved({name: tensor.detach() for name, tensor in state.items()}, "cpu")
-    return {prefix + name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in host.items()}
+    """Return copies of the tensors, where they lie, under names that start with a prefix."""
+    return {prefix + name: tensor for name, tensor in copied(state).items()}
 
 
 def size_in_bytes(state: Mapping[str, Tensor]) -> int:
