@@ -41,12 +41,6 @@ def named(variant: Variant) -> str:
     return " ".join(f"{part:g}" for part in variant)
 
 
-def parsed(name: str) -> Variant:
-    """Return the variant that lines name so."""
-    decay, share, count = name.split()
-    return float(decay), float(share), int(count)
-
-
 class Variants:
     """Follows a run, and writes down what its last model is worth in every variant, and the means over clients before.
 

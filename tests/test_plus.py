@@ -66,7 +66,7 @@ SMALL += ["federation.rounds=7", "federation.steps=3", "federation.validate_ever
 
 
 def test_a_variant_is_what_the_settings_give(
-    plus: ModuleType, page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plus: ModuleType, networks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One plain run tells of all of them; each setting is then trained with, and validates its last model."""
     variants = plus.variants
@@ -94,14 +94,14 @@ def test_a_variant_is_what_the_settings_give(
     settings = ["federation.running_average=0.9", "federation.own_share=validation", "model.orientations=4"]
     train(load_config(None, [*SMALL, *settings]), tmp_path / "chosen")
     validated = json.loads((tmp_path / "chosen" / "metrics.jsonl").read_text().splitlines()[-1])["validation"]
-    told = page.handed_out((0.9, "validation", 4), "weighted_f1")(found["last"])
+    told = networks.handed_out((0.9, "validation", 4), "weighted_f1")(found["last"])
     enough = {
         client: numbers for client, numbers in validated.items() if numbers["images"] >= 10
     }  # others do not choose
     assert len(enough) > 5
     for client, numbers in enough.items():
         assert told[client] == pytest.approx(numbers["weighted_f1"], abs=1e-4)
-    assert {page.chosen_shares(found["last"], 0.9)[client] for client in enough} == {0.0, 0.5}
+    assert {networks.chosen_shares(found["last"], 0.9)[client] for client in enough} == {0.0, 0.5}
     different = {json.dumps(one["ece"]) for one in found["last"].values()}
     assert len(different) == 2 * 9  # after few rounds both means are the plain one
 
@@ -126,14 +126,24 @@ def test_some_runs_of_the_search_can_be_asked_for(plus: ModuleType) -> None:
         plus.jobs("alone", Path(), "cpu", [], ["agrement"])
 
 
+def fresh_page() -> ModuleType:
+    """Return the page's module, imported anew with those that it is made of."""
+    for name in ("skin_page", "plus_time", "plus_report", "plus_networks", "plus_page"):
+        sys.modules.pop(name, None)
+    return importlib.import_module("plus_page")
+
+
 @pytest.fixture(name="page")
 def _page(plus: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    for name in ("skin_page", "plus_time", "plus_report", "plus_page"):
-        sys.modules.pop(name, None)
-    module = importlib.import_module("plus_page")
-    for one in (plus, sys.modules["plus_report"], module):
+    module = fresh_page()
+    for one in (plus, sys.modules["plus_report"], sys.modules["plus_networks"], module):
         monkeypatch.setattr(one, "LINES", tmp_path / "lines")
     return module
+
+
+@pytest.fixture(name="networks")
+def _networks(page: ModuleType) -> ModuleType:
+    return sys.modules["plus_networks"]
 
 
 def test_the_page_is_what_the_lines_give() -> None:
@@ -207,23 +217,28 @@ def test_what_moments_took_is_beside_runs_of_the_same_time(page: ModuleType) -> 
     assert page.moments_note({"FedPerl": rows["FedPerl"]}) == []
 
 
-def test_variants_are_beside_the_model_as_it_is(plus: ModuleType, page: ModuleType) -> None:
-    variants = plus.variants
-    assert page.variant_tables({"FedPerl": {11: {}}}) == []
-    rows: dict[str, dict[int, Any]] = {"FedPerl": {}}
-    for seed, base in ((11, 0.4), (12, 0.5)):
-        last = {}
+def test_ways_to_hand_models_out_are_beside_the_model_as_it_is(plus: ModuleType, networks: ModuleType) -> None:
+    """Of two runs, with which a running mean gains 0.09 and loses 0.045; half of one's own gains 0.01, views 0.003."""
+    looks = dict[str, dict[int, Any]]()
+    for row, gain in (("FedPerl", 0.1), ("tau 0.8", -0.05)):
+        told = {}
         for decay, share, count in itertools.product((0.0, 0.9), (0.0, 0.25, 0.5), (1, 4)):
-            f1 = base + 0.1 * decay + 0.02 * share + 0.001 * count
-            last[variants.named((decay, share, count))] = {
+            f1 = 0.4 + gain * decay + 0.02 * share + 0.001 * (count - 1)
+            told[plus.variants.named((decay, share, count))] = {
                 "macro_f1": {"0": f1, "8": f1 - 0.2},
+                "weighted_f1": {"0": f1, "8": f1 + 0.2},
                 "ece": {"0": f1, "8": f1},
             }
-        rows["FedPerl"][seed] = {"variants": {"last": last}}
-    text = "\n".join(page.variant_tables(rows))
-    assert "FedPerl (2 seeds):" in text
-    assert "| none | none | 0.351, ECE 0.451 | 0.354 +0.003 [+0.003, +0.003]*, ECE 0.454 |" in text
-    assert "| 0.9 | 0.5 | 0.451 +0.100 [+0.100, +0.100]*, ECE 0.551 |" in text
+        looks[row] = {11: told}
+    rows = networks.ways_table(looks)[2:]
+    assert rows[0] == "| none | none | 4 | +0.003 (2 of 2) | +0.003 (2 of 2) | +0.003 (0 of 2) |"
+    assert rows[2] == "| 0.9 | none | 1 | +0.022 (1 of 2) | +0.022 (1 of 2) | +0.022 (1 of 2) |"
+    assert rows[5] == "| 0.9 | 0.5 | 4 | +0.035 (1 of 2) | +0.035 (1 of 2) | +0.035 (1 of 2) |"
+    assert rows[6] == "| 0.9 | chosen | 4 | · | · | · |"  # no run tells
+    for name, one in looks["FedPerl"][11].items():
+        one["nll"] = {"0": 0.9, "8": 1.1} if name == "0.9 0.5 1" else {"0": 1.0, "8": 1.0}
+    # Half at client 0 alone.
+    assert networks.ways_table(looks)[-1].startswith("| 0.9 | chosen | 4 | +0.098 (1 of 1) |")
 
 
 def test_options_are_ranked_by_macro_f1_on_validation_images(plus: ModuleType, page: ModuleType) -> None:
@@ -299,19 +314,19 @@ def test_options_are_compared_as_fedperl_plus_hands_them_out(page: ModuleType) -
     assert wanted == page.PLUS
 
 
-def test_what_is_learnt_is_what_the_lines_say(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learnt_is_what_the_lines_say(networks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {
         "FedPerl": {11: look(0.30, 0.40), 12: look(0.32, 0.44, (0.5, 0.7))},
         "SSFL": {11: look(0.31, 0.38), 12: look(0.33, 0.40, (0.7, 0.5))},
-        page.TRAINED_AS: {11: look(0.31, 0.43)},
+        networks.TRAINED_AS: {11: look(0.31, 0.43)},
         "together: tau 0.8": {11: look(0.35, 0.39), 12: look(0.37, 0.41)},
         "large alone": {11: look(0.35, 0.39)},
     }
     small = {name.removeprefix("together: "): lines for name, lines in rows.items() if name != "large alone"}
     small["tau 0.8"] = {11: look(0.35, 0.50)}
     both = {"alone": rows, "small_variants": small}
-    monkeypatch.setattr(page, "read_rows", lambda name: both[name])
-    text = "\n".join(page.learnt())
+    monkeypatch.setattr(networks, "read_rows", lambda name: both[name])
+    text = "\n".join(networks.learnt())
     assert text.count("| FedPerl as it is | 0.372 | 0.372 | 0.372 |  |  |  |  |") == 2
     assert "| FedPerl handed out otherwise | 0.504 | 0.504 | 0.504 | +0.132 [" in text  # 0.42 and 0.11 times 1.2
     assert "| +0.100 (client 0) | +0.140 (client 1) |" in text
@@ -319,28 +334,25 @@ def test_what_is_learnt_is_what_the_lines_say(page: ModuleType, monkeypatch: pyt
     assert "EfficientNet-B0 at 112 px: -0.012 [" in text
     assert "as they are, +0.036 [" in text
     # Of seed 12: FedPerl's client 0 loses a tenth of 0.44, SSFL's client 1 a tenth of 1.4 times 0.40, against half.
-    assert (
-        "| EfficientNet-B0 at 112 px | 2 | macro F1 -0.025 (better in 0), weighted F1 -0.025 (better in 0), ECE" in text
-    )
-    assert "ECE -0.025 (better in 2) | macro F1 +0.025 (better in 2)" in text
-    gains = page.both_gains(*(page.followed(one) for one in both.values()))
-    assert list(gains) == [page.TRAINED_AS, "tau 0.8", "SSFL"]
+    assert text.count("| 0.9 | chosen | 4 | +0.089 (2 of 2) | +0.089 (2 of 2) | +0.089 (0 of 2) |") == 2
+    gains = networks.both_gains(*(networks.followed(one) for one in both.values()))
+    assert list(gains) == [networks.TRAINED_AS, "tau 0.8", "SSFL"]
     assert [one.mean for one in gains["tau 0.8"]] == pytest.approx([-0.024, 0.12])
-    assert [one.mean for one in gains[page.TRAINED_AS]] == pytest.approx([0.036, 0.036])
+    assert [one.mean for one in gains[networks.TRAINED_AS]] == pytest.approx([0.036, 0.036])
     assert "| tau 0.8 | -0.024 [" in text
     assert re.search(r"\| \+0\.120 \[[^|]*\] \(1 seed\) \|", text)
     both["small_variants"] = {"FedPerl": rows["FedPerl"]}
-    assert page.learnt() == []
+    assert networks.learnt() == []
 
 
 def test_what_the_page_says_of_its_choice_is_so(plus: ModuleType) -> None:
     """How FedPerl+ trains gains most on both networks; the row with the root of class weights gains on the larger."""
-    for name in ("skin_page", "plus_time", "plus_report", "plus_page"):
-        sys.modules.pop(name, None)
-    page = importlib.import_module("plus_page")
-    known = {name: page.followed(page.read_rows(name)) for name in page.NETWORKS}
-    assert next(iter(page.both_gains(*known.values()))) == page.TRAINED_AS
-    gained = page.apart(known["alone"], f"together: {ROOT}", page.BASE, page.handed_out(page.HALF, "macro_f1"))
+    fresh_page()
+    networks = sys.modules["plus_networks"]
+    known = {name: networks.followed(networks.read_rows(name)) for name in networks.NETWORKS}
+    assert next(iter(networks.both_gains(*known.values()))) == networks.TRAINED_AS
+    half = networks.handed_out(networks.HALF, "macro_f1")
+    gained = networks.apart(known["alone"], f"together: {ROOT}", networks.BASE, half)
     assert gained is not None
     assert gained.mean > 0
     assert ROOT in sys.modules["plus_report"].OTHERS
@@ -349,7 +361,7 @@ def test_what_the_page_says_of_its_choice_is_so(plus: ModuleType) -> None:
 ROOT = "root of class weights, unlabelled loss times 2"
 
 
-def test_who_takes_half_is_counted(page: ModuleType) -> None:
+def test_who_takes_half_is_counted(networks: ModuleType) -> None:
     def told(losses: dict[str, tuple[float, float]]) -> dict[str, Any]:
         return {
             f"0.9 {share} 1": {"nll": {k: loss[n] for k, loss in losses.items()}} for n, share in ((0, "0"), (1, "0.5"))
@@ -359,7 +371,7 @@ def test_who_takes_half_is_counted(page: ModuleType) -> None:
         "FedPerl": {11: told({"0": (1.0, 2.0), "1": (3.0, 2.0), "8": (2.0, 1.0)}), 12: told({"0": (2.0, 2.0)})},
         "SSFL": {11: told({"0": (2.0, 1.5), "8": (1.0, 1.5)})},
     }
-    assert page.who_takes_half(looks) == "by client 8 in 1 of 2 cases, by others in 2 of 4"
+    assert networks.who_takes_half(looks) == "by client 8 in 1 of 2 cases, by others in 2 of 4"
 
 
 def test_times_are_of_the_rounds_that_count(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,9 +451,9 @@ def test_how_models_are_handed_out_does_not_change_their_training(tmp_path: Path
     assert told != said
 
 
-def test_the_row_of_the_search_trains_as_fedperl_plus_does(plus: ModuleType, page: ModuleType) -> None:
+def test_the_row_of_the_search_trains_as_fedperl_plus_does(plus: ModuleType, networks: ModuleType) -> None:
     for name in ("alone", "small_variants"):
-        (job,) = plus.jobs(name, Path(), "cpu", [11], [page.TRAINED_AS]).values()
+        (job,) = plus.jobs(name, Path(), "cpu", [11], [networks.TRAINED_AS]).values()
         assert {key: flat(job.config.model_dump())[key] for key in TRAINED} == TRAINED
 
 
