@@ -23,7 +23,7 @@ from fedperl.federation.personal import BATCH_NORM, OWN, SHARES, as_used, own_me
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
-from fedperl.learn.predict import predict
+from fedperl.learn.predict import predict, predict_apart
 from fedperl.learn.state import State, load_into, state_of
 from fedperl.peers import RawPeers, committee
 from fedperl.settings import Config
@@ -234,6 +234,34 @@ def test_a_client_takes_of_its_own_what_its_validation_images_want(monkeypatch: 
     half = next(seed for seed, share in enumerate(chosen) if share)
     monkeypatch.setattr(client_module, "LEAST", images + 1)  # too few to choose by
     assert same(one.in_use(model(half), own_mean({}, model(half + 20))), model(half))
+
+
+@pytest.mark.parametrize("shares", [SHARES, (0.0, 0.5, 0.9)])
+@pytest.mark.parametrize("orientations", [1, 4])
+def test_a_client_goes_on_from_what_the_global_model_said(
+    orientations: int, shares: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers as the model that it uses does, and asks a mixture in all orientations only where it takes it."""
+    monkeypatch.setattr(client_module, "LEAST", 1)
+    monkeypatch.setattr(client_module, "SHARES", shares)
+    config = small_config(federation={"own_share": "validation"}, model={"orientations": orientations})
+    one, other = client(config), client(config)
+    images, used = one.evaluation["validation"].images, set[float]()
+    for seed in range(8):
+        received, kept = model(seed), own_mean({}, model(seed + 20))
+        load_into(one.work.net, received)
+        (said,) = predict_apart(one.work.net, [images], orientations=orientations)
+        passes: list[int] = []
+        with one.work.net.register_forward_pre_hook(lambda _, given, passes=passes: passes.append(len(given[0]))):
+            found = one.answers(received, kept, said)
+        state = other.in_use(received, kept)
+        share = next(share for share in shares if same(state, as_used(received, kept, share)))
+        load_into(other.work.net, state)
+        torch.testing.assert_close(found, other.work.predict(images))
+        assert len(passes) == len(shares) - 1 + (orientations - 1 if share else 0)
+        used.add(share)
+        assert torch.equal(one.answers(received, {}, said), said[0] if orientations == 1 else said.mean(0))
+    assert used >= {0.0, 0.5}
 
 
 def test_a_client_that_chooses_keeps_the_mean_of_its_models() -> None:

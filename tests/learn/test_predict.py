@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedperl.learn.nets import build_net
-from fedperl.learn.predict import oriented, predict, predict_parts
+from fedperl.learn.predict import mean_of, oriented, predict, predict_apart, predict_parts
 
 
 def dihedral(image: np.ndarray) -> list[np.ndarray]:
@@ -42,3 +42,21 @@ def test_the_answer_is_the_mean_over_orientations(count: int) -> None:
     assert torch.allclose(torch.cat(parts), found, atol=1e-6)
     turned = predict(net, images.transpose(-1, -2).contiguous(), orientations=count)
     assert torch.allclose(turned, found, atol=1e-6) == (count == 8)  # then an image's orientation means nothing
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_orientations_apart_are_those_one_by_one(count: int) -> None:
+    net = build_net("small_cnn", 4, seed=3)
+    images = torch.randint(0, 256, (11, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    parts = [images[:3], images[3:3], images[3:]]
+    found = predict_apart(net, parts, batch=4, orientations=count)
+    assert [one.shape for one in found] == [(count, 3, 4), (count, 0, 4), (count, 8, 4)]
+    for part, said in zip(parts, found, strict=True):
+        for view, one in zip(oriented(part, count), said, strict=True):
+            if len(part):
+                assert torch.allclose(one, predict(net, view.contiguous()), atol=1e-6)
+    for first in range(1, count):
+        others = predict_apart(net, parts, batch=4, orientations=count, first=first)
+        assert all(torch.equal(some, said[first:]) for some, said in zip(others, found, strict=True))
+    whole = predict(net, images[3:], orientations=count)
+    assert torch.allclose(mean_of(found[2]), whole, atol=1e-6)

@@ -25,7 +25,7 @@ from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import client_weights, drained, local_steps
 from fedperl.learn.nets import build_net
 from fedperl.learn.nets.decomposed import Decomposed, merged
-from fedperl.learn.predict import predict
+from fedperl.learn.predict import mean_of, predict, predict_apart
 from fedperl.learn.private import Private, private_steps
 from fedperl.learn.recalibrate import recalibrate
 from fedperl.learn.sparse import sparsify
@@ -273,16 +273,40 @@ class Client:
         share = self._chosen_share(model, state) if self.own_share == "validation" else self.own_share
         return as_used(model, state, share)
 
-    def _chosen_share(self, model: State, state: State) -> float:
-        """Return the share of its own with the least log loss on validation images; nothing where these are few."""
-        data = self.evaluation["validation"]
+    def answers(self, model: State, state: State, said: Tensor) -> Tensor:
+        """Return what a global model, as the client uses it, says of its validation images, (n, classes).
+
+        Args:
+            state: what it kept when the model was made; nothing, or the mean of its own models, to choose a share of.
+            said: what the model itself says in each orientation, (orientations, n, classes); without a state of
+                images of any part.
+        """
+        plain = {0.0: said[0]}
+        share = self._chosen_share(model, state, plain) if state else 0.0
+        if not share:
+            return mean_of(said)
+        if share != SHARES[-1]:  # which the network at hand was left with
+            load_into(self.work.net, as_used(model, state, share))
+        images, count = self.evaluation["validation"].images, len(said)
+        others = predict_apart(self.work.net, [images], orientations=count, first=1) if count > 1 else []
+        return mean_of(torch.cat([plain[share][None], *others]))
+
+    def _chosen_share(self, model: State, state: State, plain: dict[float, Tensor] | None = None) -> float:
+        """Return the share of its own with the least log loss on validation images; nothing where these are few.
+
+        Args:
+            plain: what the model with a share says of them as they are, as far as that is known; the rest is added.
+        """
+        data, plain = self.evaluation["validation"], {} if plain is None else plain
         if len(data.labels) < LEAST or not part_of(state, OWN):
             return 0.0
+        for share in SHARES:
+            if share not in plain:
+                load_into(self.work.net, as_used(model, state, share))
+                plain[share] = predict(self.work.net, data.images)
 
         def loss(share: float) -> float:
-            load_into(self.work.net, as_used(model, state, share))
-            said = predict(self.work.net, data.images).double().clamp_min(1e-12).log()
-            return float(F.nll_loss(said, data.labels))
+            return float(F.nll_loss(plain[share].double().clamp_min(1e-12).log(), data.labels))
 
         return min(SHARES, key=loss)
 

@@ -15,12 +15,29 @@ def predict(net: nn.Module, images: Tensor, *, batch: int = 256, orientations: i
     Args:
         orientations: in how many each image is shown; the probabilities are their mean.
     """
-    return _predicted(net, torch.split(images, batch), orientations)
+    return mean_of(_said(net, torch.split(images, batch), orientations))
 
 
 def predict_parts(net: nn.Module, parts: Sequence[Tensor], *, batch: int = 256, orientations: int = 1) -> list[Tensor]:
     """Return the probabilities of several parties' images; all batches are full but the last, whoever's they are."""
-    return list(torch.split(_predicted(net, _filled(parts, batch), orientations), [len(part) for part in parts]))
+    return [mean_of(said) for said in predict_apart(net, parts, batch=batch, orientations=orientations)]
+
+
+def predict_apart(
+    net: nn.Module, parts: Sequence[Tensor], *, batch: int = 256, orientations: int = 1, first: int = 0
+) -> list[Tensor]:
+    """Return as `predict_parts` what the network says in each orientation apart, (orientations, n, classes).
+
+    Args:
+        first: leaves out so many orientations, of which it is known.
+    """
+    said = _said(net, _filled(parts, batch), orientations, first)
+    return list(torch.split(said, [len(part) for part in parts], dim=1))
+
+
+def mean_of(said: Tensor) -> Tensor:
+    """Return the mean over orientations, (n, classes), of what is said in each."""
+    return said[0] if len(said) == 1 else said.mean(0)
 
 
 def oriented(images: Tensor, count: int) -> list[Tensor]:
@@ -38,17 +55,16 @@ def oriented(images: Tensor, count: int) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _predicted(net: nn.Module, chunks: Iterable[Tensor], orientations: int) -> Tensor:
+def _said(net: nn.Module, chunks: Iterable[Tensor], orientations: int, first: int = 0) -> Tensor:
     mode = net.training
     net.eval()
     device = next(net.parameters()).device
     found = []
     for chunk in chunks:
-        views = oriented(to_float(sent(chunk, device)), orientations)
-        said = [torch.softmax(net(_last(view)).float(), dim=1) for view in views]
-        found.append(said[0] if len(said) == 1 else torch.stack(said).mean(0))
+        views = oriented(to_float(sent(chunk, device)), orientations)[first:]
+        found.append(torch.stack([torch.softmax(net(_last(view)).float(), dim=1) for view in views]))
     net.train(mode)
-    return torch.cat(found)
+    return torch.cat(found, dim=1)
 
 
 def _filled(parts: Sequence[Tensor], batch: int) -> Iterator[Tensor]:

@@ -10,8 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedperl.config import load_config
+from fedperl.engines.cuda.captured import WARM, CudaGraphs
+from fedperl.engines.cuda.exchange import CudaExchange
+from fedperl.engines.local import LocalExchange
 from fedperl.errors import ConfigError
 from fedperl.learn.nets import build_net
+from fedperl.learn.passes import logits_of
+from fedperl.learn.state import load_into
 from fedperl.pretraining import Pretraining, pretrain
 from fedperl.training import train
 from tests.conftest import small_store
@@ -85,6 +90,74 @@ def test_what_clients_use_of_their_own_changes_no_training(tmp_path: Path) -> No
         assert numbers in (carried[-1]["validation"][client], half[-1]["validation"][client])
     turned = run(tmp_path / "turned", *more, "model.orientations=8")
     assert len({json.dumps(lines[-1]["validation"]) for lines in (plain, own, turned)}) == 3
+
+
+def test_clients_that_choose_a_share_are_validated_together_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ["federation.own_share=validation", "model.orientations=8", "federation.rounds=8", "gpu=reference"]
+    monkeypatch.setattr("fedperl.federation.client.LEAST", 1)
+    together = run(tmp_path / "together", *own)
+    monkeypatch.setattr(CudaExchange, "evaluate", LocalExchange.evaluate)
+    apart = run(tmp_path / "apart", *own)
+    for ours, theirs in zip(together, apart, strict=True):
+        assert ours["numbers"] == theirs["numbers"]
+        assert ours["validation"].keys() == theirs["validation"].keys()
+        for client, numbers in theirs["validation"].items():
+            assert ours["validation"][client] == pytest.approx(numbers, rel=1e-3, abs=1e-4)
+
+
+@torch.no_grad()
+def test_efficientnets_recorded_passes_are_its_passes_to_the_bit() -> None:
+    """Of batches of any size, one after the other and with another model in its place; padding changes little."""
+    from fedperl.engines.cuda.fused_b0 import FusedB0
+
+    ours, again, *others = (build_net("efficientnet_b0", 8, seed=seed).cuda().eval() for seed in (1, 1, 2, 3))
+    played, made = FusedB0(ours), FusedB0(again, record=lambda step: step)
+    for net in (played, made):
+        net.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for other in (None, *others):
+        for net in (played, made):
+            load_into(net, {} if other is None else other.state_dict())
+        for size in (256, 100, 416) * (WARM + 2):
+            images = torch.rand(size, 3, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
+            found = played(images)
+            assert torch.equal(found, made(images))
+            torch.testing.assert_close(found, logits_of([played], images)[0], rtol=1e-4, atol=1e-5)
+            with torch.enable_grad():  # neither recorded nor padded
+                wanted = made(images)
+            assert (found - wanted).norm() < 0.05 * wanted.norm()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # as a client of a cohort is trained
+            assert torch.equal(played(images), found)
+        stream.synchronize()
+    assert played._passes is not None
+    graphs = [fixed.play for fixed in played._passes._fixed.values()]
+    assert len(graphs) == 3  # of 256, 128 and 160 images
+    assert None not in graphs
+
+
+@torch.no_grad()
+def test_efficientnets_passes_within_a_recording_are_part_of_it() -> None:
+    from fedperl.engines.cuda.fused_b0 import FusedB0
+
+    net = FusedB0(build_net("efficientnet_b0", 8, seed=1).cuda().eval())
+    images, logits = torch.rand(32, 3, 64, 64, device="cuda"), torch.empty(32, 8, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        for _ in range(WARM + 1):
+            wanted = net(images)
+        play = CudaGraphs()(lambda: void(logits.copy_(net(images))))
+        play()
+        assert torch.equal(logits, wanted)
+        images.uniform_()
+        play()
+        assert torch.equal(logits, net(images))
+
+
+def void(_: object) -> None:
+    pass
 
 
 def test_the_server_learns_the_same_as_operation_by_operation(tmp_path: Path) -> None:

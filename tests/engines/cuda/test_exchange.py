@@ -1,4 +1,4 @@
-"""Clients side by side, without a GPU: places that only note what is asked of them."""
+"""Clients side by side, without a GPU: places that only note what is asked of them; and validated together."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -11,11 +11,16 @@ import torch
 
 from fedperl.config import load_config
 from fedperl.engines.cuda.exchange import CudaExchange, Place
-from fedperl.engines.local import PastStates
-from fedperl.federation.messages import Failure, GlobalModel, TrainTask, Update
+from fedperl.engines.local import LocalExchange, PastStates
+from fedperl.federation.client import Client, EvaluationImages, Workspace, client_of_store
+from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, GlobalModel, TrainTask, Update
+from fedperl.federation.personal import BATCH_NORM, own_mean
 from fedperl.federation.state_files import StateFiles
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.learn.local_round import LocalSettings
+from fedperl.learn.nets import build_net
+from fedperl.learn.state import State, state_of, with_prefix
+from tests.conftest import small_config, small_store
 
 CONFIG = load_config(None, [])
 SETTINGS = LocalSettings(CONFIG.objective, CONFIG.optimizer, CONFIG.views, steps=2, batch=4)
@@ -105,3 +110,92 @@ def test_memory_that_is_full_ends_the_run(tmp_path: Path) -> None:
     made = exchange(tmp_path, [], fails=torch.OutOfMemoryError("CUDA out of memory. Tried"))
     with pytest.raises(torch.OutOfMemoryError):
         list(made.train(tasks(3)))
+
+
+# Validation, with clients and networks on the CPU
+
+CLIENTS = 9
+
+
+def model(seed: int) -> State:
+    net = build_net("small_cnn", 3, seed=seed).train()
+    net(torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(seed)))
+    return state_of(net)
+
+
+class Federation:
+    """Both ways to evaluate, over the same clients and what they kept, and a count of passes."""
+
+    def __init__(self, folder: Path, **federation: Any) -> None:
+        config, store = small_config(federation=federation, model={"orientations": 4}), small_store(CLIENTS, 48)
+        self.work = Workspace(config, 3)
+        self.clients: dict[int, Client] = {
+            number: client_of_store(number, store, config, self.work) for number in range(CLIENTS)
+        }
+        self.past = PastStates(StateFiles(folder / "past", "client"))
+        states, watch = StateFiles(folder / "states", "client"), Stopwatch()
+        self.together = CudaExchange(self.clients, states, self.past, watch, lambda: cast(Place, None), 0)
+        self.apart = LocalExchange(self.clients, states, self.past, watch)
+        self.received, self.passes = model(4), 0
+        self.work.net.register_forward_pre_hook(lambda *_: setattr(self, "passes", self.passes + 1))
+
+    def compare(self, **changes: Any) -> tuple[list[Evaluation], int, int]:
+        """Return the evaluations, and how many passes they took each way."""
+        received = GlobalModel(3, self.received)
+        tasks = [EvaluateTask("run", 3, n, received, **{"part": "validation"} | changes) for n in range(CLIENTS)]
+        counts, answers = [], []
+        for exchange in (self.together, self.apart):
+            self.passes = 0
+            answers.append(list(exchange.evaluate(tasks)))
+            counts.append(self.passes)
+        for ours, theirs in zip(*answers, strict=True):
+            assert (ours.client, ours.part) == (theirs.client, theirs.part)
+            assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-5, abs=1e-7)
+        return answers[0], counts[0], counts[1]
+
+
+def test_clients_that_choose_a_share_are_validated_together(tmp_path: Path) -> None:
+    made = Federation(tmp_path, own_share="validation")
+    few = made.clients[2].evaluation["validation"]  # too few to choose by
+    made.clients[2].evaluation["validation"] = EvaluationImages(few.images[:5], few.labels[:5])
+    for number in made.clients.keys() - {7}:  # which never trained
+        made.past.put(number, 2, own_mean({}, model(30 + number)))
+    shares = [c._chosen_share(made.received, made.past.at(n, 3)) for n, c in made.clients.items()]
+    takers = sum(share == 0.5 for share in shares)
+    assert 1 < takers < CLIENTS - 3  # of those that may choose, some take half and some nothing
+    assert shares[2] == shares[7] == 0.0
+    found, ours, theirs = made.compare()
+    assert ours == 4 + (CLIENTS - 2) + 3 * takers
+    assert theirs == 4 * CLIENTS + 2 * (CLIENTS - 2)
+    made.past.files.keep_only([])
+    plain = [one.numbers["loss"] for one in made.compare()[0]]
+    assert [one.numbers["loss"] == pytest.approx(loss) for one, loss in zip(found, plain, strict=True)] == [
+        share == 0.0 for share in shares
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"part": "test"}, {"full": True}])
+def test_what_is_chosen_on_other_images_or_told_in_full_is_asked_client_by_client(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    made = Federation(tmp_path, own_share="validation")
+    for number in made.clients:
+        made.past.put(number, 2, own_mean({}, model(30 + number)))
+    _, ours, theirs = made.compare(**changes)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_clients_with_a_fixed_share_or_norms_of_their_own_are_validated_one_by_one(
+    share: float, tmp_path: Path
+) -> None:
+    made = Federation(tmp_path, own_share=share)
+    other = model(40)
+    norms = with_prefix({name: value for name, value in other.items() if "running" in name}, BATCH_NORM)
+    made.past.put(1, 2, own_mean({}, other) if share else norms)
+    found, ours, theirs = made.compare()
+    assert ours == theirs == 4 * CLIENTS
+    made.past.files.keep_only([])
+    plain, ours, _ = made.compare()
+    assert ours == 4
+    assert [one.numbers["loss"] for one in found] != [one.numbers["loss"] for one in plain]

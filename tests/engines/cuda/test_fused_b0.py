@@ -29,14 +29,17 @@ from fedperl.engines.cuda import (  # noqa: E402
     kernels_project,
     kernels_squeeze,
     kernels_sums,
+    recorded_pass,
     tiles,
 )
+from fedperl.engines.cuda.captured import Step  # noqa: E402
 from fedperl.engines.cuda.fused_b0 import FusedB0  # noqa: E402
 from fedperl.engines.cuda.kernels_stem import stem_columns  # noqa: E402
 from fedperl.engines.cuda.kernels_sums import segment_table, sum_parts, sum_segments  # noqa: E402
 from fedperl.learn.nets import InputScale, build_net  # noqa: E402
 from fedperl.learn.objectives.fedirm import mean_of_passes  # noqa: E402
 from fedperl.learn.predict import predict  # noqa: E402
+from fedperl.learn.state import load_into  # noqa: E402
 
 WINDOWS = [(3, 1, (1, 1)), (5, 1, (2, 2)), (3, 2, (0, 1)), (5, 2, (1, 2))]  # kernel, stride, padding before and after
 
@@ -443,6 +446,48 @@ def test_a_network_that_predicted_first_can_train() -> None:
     predict(fused, images)
     fused.train()(images.float() / 255).sum().backward()
     assert all(p.grad is not None for p in fused.parameters())
+
+
+@pytest.mark.usefixtures("wide_tiles")
+def test_passes_at_rest_are_played_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What plays a pass here makes it again: whether a graph does the same is seen on a GPU alone."""
+    monkeypatch.setattr(recorded_pass, "EACH", 4)
+    monkeypatch.setattr(recorded_pass, "WARM", 1)
+    made: list[Step] = []
+    played: list[int] = []
+
+    def record(step: Step) -> Step:
+        def play() -> None:
+            played.append(1)
+            step()
+
+        made.append(step)
+        return play
+
+    net = small_net().eval()
+    fused = FusedB0(copy.deepcopy(net), dtype=torch.float32, record=record)
+    images = torch.rand(4, 3, 32, 32, device=DEVICE)
+    with torch.no_grad():
+        for n in (4, 3, 2):
+            close(fused(images[:n]), net(images[:n]))
+        assert (len(made), len(played)) == (1, 2)
+        state = {name: 1.1 * value if "running" in name else value for name, value in net.state_dict().items()}
+        for module in (fused, net):
+            load_into(module, state)
+            load_into(module, {"_fc.bias": torch.arange(5.0), "_conv_stem.weight": -state["_conv_stem.weight"]})
+        close(fused(images), net(images))
+        assert (len(made), len(played)) == (1, 3)
+        fused.forward_groups([images[:2], images[2:]])
+        close(fused.train()(images), net.train()(images))
+        fused.eval(), net.eval()
+    assert fused(images[:2]).requires_grad
+    assert (len(made), len(played)) == (1, 3)
+    again = copy.deepcopy(fused)
+    fused.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with torch.no_grad():
+        for module in (fused, again):
+            close(module(images), net(images))
+    assert (len(made), len(played)) == (1, 3)  # neither holds what the first one had recorded
 
 
 @pytest.mark.slow

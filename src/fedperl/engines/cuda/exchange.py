@@ -17,7 +17,7 @@ from fedperl.federation.client import Client, Workspace
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import RECENT, StateFiles
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.learn.predict import predict_parts
+from fedperl.learn.predict import predict_apart
 from fedperl.learn.state import State, load_into
 from fedperl.learn.steps import AtWork, EagerSteps, MakeSteps
 from fedperl.settings import Config
@@ -147,23 +147,31 @@ class CudaExchange(LocalExchange):
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations in the order of the tasks, the images of all clients passing the network together.
 
-        Not where clients keep batch-norm layers or a share of models of their own, nor where all is asked for that can
-        be told.
+        Those that choose a share of their own models on these images then ask a mixture, each for itself. Not where
+        clients keep batch-norm layers or use a share that is not chosen, nor where all is asked for that can be told.
         """
         tasks = list(tasks)
         if len({id(task.model) for task in tasks}) != 1 or any(map(self._alone, tasks)):
             yield from super().evaluate(tasks)
             return
         with self.watch.measure("validation"):
-            work = self.clients[tasks[0].client].work
-            load_into(work.net, tasks[0].model.state)
-            images = [self.clients[task.client].evaluation[task.part].images for task in tasks]
-            predicted = [part.cpu() for part in predict_parts(work.net, images, orientations=work.orientations)]
+            clients, model = [self.clients[task.client] for task in tasks], tasks[0].model
+            work = clients[0].work
+            load_into(work.net, model.state)
+            images = [client.evaluation[task.part].images for client, task in zip(clients, tasks, strict=True)]
+            every = predict_apart(work.net, images, orientations=work.orientations)
+            predicted = [
+                client.answers(model.state, self.past.at(client.number, model.round), said).cpu()
+                for client, said in zip(clients, every, strict=True)
+            ]
         for task, probabilities in zip(tasks, predicted, strict=True):
             yield self.evaluated(task, {}, probabilities.numpy())
 
     def _alone(self, task: EvaluateTask) -> bool:
-        return task.full or bool(self.past.at(task.client, task.model.round))
+        if task.full:
+            return True
+        chooses = self.clients[task.client].own_share == "validation" and task.part == "validation"
+        return not chooses and bool(self.past.at(task.client, task.model.round))
 
 
 def places(config: Config, classes: int) -> tuple[Callable[[], Place], int]:

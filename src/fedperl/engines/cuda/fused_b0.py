@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.engines.cuda.backward import GradientPlan, backbone_back, gradient_plan
+from fedperl.engines.cuda.captured import Record
 from fedperl.engines.cuda.forward import Sources, Trace, backbone, stem_input
 from fedperl.engines.cuda.kernels_common import rehearsal
 from fedperl.engines.cuda.layout import net_layout
 from fedperl.engines.cuda.packed import PackedWeights
+from fedperl.engines.cuda.recorded_pass import PassGraphs, RecordedPasses
 
 
 class FusedB0(nn.Module):
@@ -23,6 +25,7 @@ class FusedB0(nn.Module):
     Args:
         net: what `build_net("efficientnet_b0", ...)` gives, with or without a scale in front.
         dtype: of activations and of the weights in matrix products; parameters stay in float32.
+        record: passes in eval mode that want no gradient; as CUDA graphs on a GPU, and elsewhere not, unless given.
     Raises:
         ValueError: the network is not MONAI's, or has layers that EfficientNet-B0 does not have.
     """
@@ -30,10 +33,11 @@ class FusedB0(nn.Module):
     _dropout: nn.Dropout
     _fc: nn.Linear
 
-    def __init__(self, net: nn.Module, *, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, net: nn.Module, *, dtype: torch.dtype = torch.bfloat16, record: Record | None = None) -> None:
         super().__init__()
         self.layout = net_layout(net)
         self.dtype = dtype
+        self._record = record
         for name, child in net.named_children():
             self.add_module(name, child)
         self.training = net.training
@@ -45,9 +49,10 @@ class FusedB0(nn.Module):
         self._packed: PackedWeights | None = None
         self._constants: dict[str, Tensor] = {}
         self._plans: dict[tuple[object, ...], GradientPlan] = {}
+        self._passes: RecordedPasses | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packed": None, "_constants": {}, "_plans": {}}
+        return {**self.__dict__, "_packed": None, "_constants": {}, "_plans": {}, "_passes": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FusedB0":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -70,6 +75,8 @@ class FusedB0(nn.Module):
                 not say one thing for each batch.
         """
         _check(images, graph)
+        if len(images) == 1 and self._recordable(images[0]):
+            return [self._fc(self._dropout(self._recorded(images[0])))]
         parameters = self._backbone()
         wanted = torch.is_grad_enabled() and any(value.requires_grad for value in parameters.values())
         kept = [True] * len(images) if graph is None else list(graph)
@@ -84,6 +91,25 @@ class FusedB0(nn.Module):
         every = self._fc(self._dropout(features))
         logits = every.split(len(every) // len(images))  # more rows than images where a hook has the dropout repeated
         return [logits[place] if of else logits[place].detach() for place, of in zip(order, kept, strict=True)]
+
+    def _recordable(self, images: Tensor) -> bool:
+        """Return whether a pass over images may be played from a recording, or make one."""
+        if self.training or torch.is_grad_enabled():
+            return False
+        if images.is_cuda:
+            return not torch.cuda.is_current_stream_capturing()  # then it becomes part of what is being recorded
+        return self._record is not None
+
+    def _recorded(self, images: Tensor) -> Tensor:
+        """Return the pooled features; nothing that they follow from is remembered from one pass to the next."""
+        with torch.cuda.device_of(images):  # type: ignore[no-untyped-call]
+            if self._passes is None:
+                self._passes = RecordedPasses(self, self._record or PassGraphs())
+            return self._passes(self._at_rest, images)
+
+    def _at_rest(self, images: Tensor) -> Tensor:
+        features, _ = self._features(self._sources(self._backbone(), [0]), [images], save=False)
+        return features
 
     def prepare(self, shape: Sequence[int], graph: Sequence[bool] = (False,)) -> None:
         """Compile the kernels of a pass, many at a time, before the first such pass is made.

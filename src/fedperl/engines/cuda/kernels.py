@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedperl.data.views import StrongDraw, WeakDraw, draw_strong, draw_weak
+from fedperl.engines.cuda.captured import WARM
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.nets import build_net
 from fedperl.learn.nets.resnet9 import PooledReLU, ResNet9
@@ -94,7 +95,7 @@ def pooling_works(device: str) -> bool:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        log.warning("ResNet-9 pools without kernels of our own: %s: %s", type(error).__name__, _first(error))
+        log.warning("ResNet-9 pools without kernels of our own: %s: %s", type(error).__name__, first_line(error))
         return False
     if not same:
         log.warning("ResNet-9 pools without kernels of our own: on this GPU they give something else than torch")
@@ -165,7 +166,7 @@ def b0_works(shapes: Shapes, size: int, device: str) -> bool:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        log.warning("EfficientNet-B0 runs without kernels of our own: %s: %s", type(error).__name__, _first(error))
+        log.warning("EfficientNet-B0 runs without kernels of our own: %s: %s", type(error).__name__, first_line(error))
         return False
     if not off < NEAR:
         log.warning("EfficientNet-B0 runs without kernels of our own: they are off by %.2g on this GPU", off)
@@ -182,6 +183,8 @@ def _difference(ours: "FusedB0", theirs: nn.Module, batch: int, graph: tuple[boo
         net.train(batch != PASS).zero_grad()
     if batch == PASS:
         with torch.no_grad():
+            for _ in range(WARM):
+                ours(groups[0])  # on a GPU the next is played from a recording
             return _relative(ours(groups[0])[:FEW], theirs(groups[0][:FEW]))
     found, wanted = ours.forward_groups(groups, graph), []
     squares = torch.stack([logits.square().sum() for logits, of in zip(found, graph, strict=True) if of])
@@ -235,7 +238,7 @@ def views_work(views: Views, size: int, device: str) -> bool:
             if images.is_cuda:
                 prepare(views, size, images.device)
     except Exception as error:
-        log.warning("views are made without kernels of our own: %s: %s", type(error).__name__, _first(error))
+        log.warning("views are made without kernels of our own: %s: %s", type(error).__name__, first_line(error))
         return False
     if not max(off) < FLIPPED:
         log.warning("views are made without kernels of our own: %.2g of their values are off on this GPU", max(off))
@@ -247,6 +250,7 @@ def _share_off(ours: Tensor, theirs: Tensor) -> float:
     return float(((ours - theirs).abs() > 1e-4).float().mean())
 
 
-def _first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error says, in short."""
     lines: Sequence[str] = str(error).splitlines() or [""]
     return lines[0][:200]
