@@ -39,6 +39,7 @@ from fedperl.engines.cuda.kernels_sums import segment_table, sum_parts, sum_segm
 from fedperl.learn.nets import InputScale, build_net  # noqa: E402
 from fedperl.learn.objectives.fedirm import mean_of_passes  # noqa: E402
 from fedperl.learn.predict import predict  # noqa: E402
+from fedperl.learn.recalibrate import recalibrate  # noqa: E402
 from fedperl.learn.state import load_into  # noqa: E402
 
 WINDOWS = [(3, 1, (1, 1)), (5, 1, (2, 2)), (3, 2, (0, 1)), (5, 2, (1, 2))]  # kernel, stride, padding before and after
@@ -446,6 +447,19 @@ def test_a_network_that_predicted_first_can_train() -> None:
     predict(fused, images)
     fused.train()(images.float() / 255).sum().backward()
     assert all(p.grad is not None for p in fused.parameters())
+
+
+@pytest.mark.usefixtures("wide_tiles")
+def test_statistics_that_are_measured_anew_are_those_of_monais_network() -> None:
+    """Batch norms alone are in train mode then: no drop-connect, and no recorded pass."""
+    net, images = small_net(0.5), torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, device=DEVICE)
+    fused = FusedB0(copy.deepcopy(net), dtype=torch.float32, record=lambda step: step)
+    before = net.state_dict()["_bn0.running_mean"].clone()
+    for module in (fused, net):
+        recalibrate(module, images, batch=3)
+    assert not net.state_dict()["_bn0.running_mean"].allclose(before, rtol=0.1)
+    for (name, one), other in zip(fused.state_dict().items(), net.state_dict().values(), strict=True):
+        assert torch.allclose(one.double(), other.double(), rtol=1e-3, atol=1e-4), name
 
 
 @pytest.mark.usefixtures("wide_tiles")

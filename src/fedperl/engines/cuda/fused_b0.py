@@ -30,6 +30,7 @@ class FusedB0(nn.Module):
         ValueError: the network is not MONAI's, or has layers that EfficientNet-B0 does not have.
     """
 
+    _bn0: nn.BatchNorm2d
     _dropout: nn.Dropout
     _fc: nn.Linear
 
@@ -94,7 +95,7 @@ class FusedB0(nn.Module):
 
     def _recordable(self, images: Tensor) -> bool:
         """Return whether a pass over images may be played from a recording, or make one."""
-        if self.training or torch.is_grad_enabled():
+        if self.training or self._measures or torch.is_grad_enabled():
             return False
         if images.is_cuda:
             return not torch.cuda.is_current_stream_capturing()  # then it becomes part of what is being recorded
@@ -132,6 +133,11 @@ class FusedB0(nn.Module):
                 trace = trace.first(some, len(graph))
                 backbone_back(sources, trace, features[: some * shape[0]], self._plan(sources, trace))
 
+    @property
+    def _measures(self) -> bool:
+        """Whether batch norms take each batch's own statistics; they may be told to while the rest is in eval mode."""
+        return self._bn0.training
+
     def _backbone(self) -> dict[str, Tensor]:
         """Return the parameters before the last layer by name."""
         return {name: value for name, value in self.named_parameters() if not name.startswith("_fc.")}
@@ -143,7 +149,7 @@ class FusedB0(nn.Module):
                 self._packed = PackedWeights(self.layout, parameters, self.dtype)
         self._packed.refresh(parameters)
         norms = {name: module for name, module in self.named_modules() if isinstance(module, nn.BatchNorm2d)}
-        return Sources(self.layout, parameters, norms, self._packed, tuple(order), self.training)
+        return Sources(self.layout, parameters, norms, self._packed, tuple(order), self._measures)
 
     def _features(self, sources: Sources, images: Sequence[Tensor], *, save: bool) -> tuple[Tensor, Trace | None]:
         """Return the pooled features of all batches, and the trace where it is to be saved."""
@@ -151,7 +157,7 @@ class FusedB0(nn.Module):
             x, size = stem_input(images, self.layout, self._scale(images[0].device), self.dtype)
             keep = self._keep(sum(map(len, images)), images[0].device)
             found = backbone(sources, x, size, keep, save=save)
-            if self.training:
+            if self._measures:
                 counters = [cast(Tensor, norm.num_batches_tracked) for norm in sources.norms.values()]
                 torch._foreach_add_(counters, sources.groups)
         return found

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedperl.engines.cuda.captured import WARM, CudaGraphs, Record, Step
 from fedperl.engines.cuda.kernels import PASS, first_line
 
-EACH = 32
+EACH = 128
 """Batches are filled up to a multiple of so many images: a few graphs serve batches of every size."""
 
 log = logging.getLogger(__name__)
