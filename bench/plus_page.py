@@ -180,25 +180,6 @@ def falling_note(rows: Rows, names: list[str]) -> list[str]:
     return [*told, ""] if told else []
 
 
-def moments_note(rows: Rows) -> list[str]:
-    """Return how long training took with moments kept and without, where both were side by side on a GPU."""
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    beside = {line["side_by_side"] for line in rows.get("moments kept", {}).values() if line["device"] != "CPU"}
-    for name, lines in rows.items():
-        for line in lines.values():
-            if line["side_by_side"] in beside:
-                seconds["moments" in name].append(line["results"]["seconds"]["training"])
-    if not all(seconds.values()):
-        return []
-    kept, plain = (f"{fmean(some):.0f} s" for some in seconds.values())
-    return [
-        f"Training took {kept} with moments kept and {plain} without, the mean of runs with as many side by side. In "
-        "these runs the moments of each tensor travelled to the host and back by themselves in every round, which may "
-        "be why. Now those of all tensors travel together, which was not timed yet.",
-        "",
-    ]
-
-
 def handed_out_table(rows: Rows) -> list[str]:
     """Return what each option is worth when its last models are handed out otherwise, best first.
 
@@ -243,7 +224,7 @@ def pages() -> dict[Path, str]:
         rows = read_rows(name)
         names = list(dict.fromkeys(run.rpartition(", seed ")[0] for run in planned))
         made += [f"## {HEADS[name]}", "", *NOTES[name], where_and_when(lines.values()), ""]
-        made += [*search_table(rows, names), "", *moments_note(rows)]
+        made += [*search_table(rows, names), ""]
         if went := course_table(rows, names):
             made += [*went, "", *falling_note(rows, names)]
         made += handed_out_table(rows)

@@ -2,8 +2,9 @@
 
     python bench/plus_time.py small_report --device cpu      # the small network; or: report, on a GPU
 
-A line of docs/results/plus/time.jsonl has the seconds of rounds 6 to ROUNDS, validations among them as in the suite.
-Peers help from the first of these on; what is done once, such as kernels and tests, does not count.
+A line of docs/results/plus/time.jsonl has the seconds of rounds BEFORE + 1 to ROUNDS, validations among them as in
+the suite. Peers help before that already: what is done once, such as kernels, recordings and tests, does not count. The
+line is there after the first turn, and grows with each.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from fedperl.training import train
 
 FILE = "time.jsonl"
 PAIR = ("FedPerl T=2", "FedPerl+")
-ROUNDS, TIMES, BEFORE = 25, 3, 5
+ROUNDS, TIMES, BEFORE = 35, 3, 15
 
 
 def configs(suite: str, device: str) -> dict[str, Config]:
@@ -31,7 +32,7 @@ def configs(suite: str, device: str) -> dict[str, Config]:
     every = jobs(suite, Path(), device, [1], [])
     if suite == "report":
         every |= skin.jobs("core", Path(), device, [1], [PAIR[0]])
-    short = {"federation": {"rounds": ROUNDS}, "checkpoint_every": ROUNDS, "peers": {"warmup": BEFORE - 1}}
+    short = {"federation": {"rounds": ROUNDS}, "checkpoint_every": ROUNDS, "peers": {"warmup": 4}}
     return {
         row: resolve(merged(every[run].config.model_dump(mode="json", exclude_defaults=True), short), (), source=row)
         for run, row in rows.items()
@@ -57,19 +58,20 @@ def main() -> None:
     parser.add_argument("suite", choices=[name for name in SUITES if name.endswith("report")])
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    pair = configs(args.suite, args.device)
-    turns = [{row: seconds_of(config) for row, config in pair.items()} for _ in range(TIMES)]
-    line = {
-        "run": args.suite,
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": side_by_side.device_name(args.device),
-        "rounds": ROUNDS - BEFORE,
-        "seconds": {row: [turn[row] for turn in turns] for row in PAIR},
-    }
+    pair, turns = configs(args.suite, args.device), list[dict[str, dict[str, float]]]()
     others = [one for run, one in side_by_side.read(LINES / FILE).items() if run != args.suite]
-    (LINES / FILE).unlink(missing_ok=True)
-    for one in [*others, line]:
-        side_by_side.append(LINES / FILE, one)
+    for _ in range(TIMES):
+        turns.append({row: seconds_of(config) for row, config in pair.items()})
+        line = {
+            "run": args.suite,
+            "date": datetime.now(UTC).date().isoformat(),
+            "device": side_by_side.device_name(args.device),
+            "rounds": ROUNDS - BEFORE,
+            "seconds": {row: [turn[row] for turn in turns] for row in PAIR},
+        }
+        (LINES / FILE).unlink(missing_ok=True)
+        for one in [*others, line]:
+            side_by_side.append(LINES / FILE, one)
     sys.stdout.write(f"{args.suite}: {ratio(line):.2f} times\n")
 
 

@@ -206,17 +206,6 @@ def test_how_far_a_falling_rate_falls_is_beside_fedperl_with_the_same_seeds(page
     assert page.course_table(rows, ["FedPerl"])[-1] == "| FedPerl | 0.250 |"  # every other look
 
 
-def test_what_moments_took_is_beside_runs_of_the_same_time(page: ModuleType) -> None:
-    def took(seconds: float, beside: int, device: str = "GPU") -> dict[int, Any]:
-        return {11: {"side_by_side": beside, "device": device, "results": {"seconds": {"training": seconds}}}}
-
-    rows = {"FedPerl": took(100, 7), "agreement": took(120, 7), "SSFL": took(900, 8), "moments kept": took(200, 7)}
-    (text, _) = page.moments_note(rows)
-    assert text.startswith("Training took 200 s with moments kept and 110 s without, ")
-    assert page.moments_note(rows | {"moments kept": took(200, 7, "CPU")}) == []
-    assert page.moments_note({"FedPerl": rows["FedPerl"]}) == []
-
-
 def test_ways_to_hand_models_out_are_beside_the_model_as_it_is(plus: ModuleType, networks: ModuleType) -> None:
     """Of two runs, with which a running mean gains 0.09 and loses 0.054; half of one's own gains 0.01, views 0.003."""
     looks = dict[str, dict[int, Any]]()
@@ -382,14 +371,16 @@ def test_times_are_of_the_rounds_that_count(page: ModuleType, monkeypatch: pytes
         first, ours = clock.configs(suite, "cpu").values()
         assert (first.method, ours.method) == ("fedperl", "fedperl_plus")
         for config in (first, ours):
-            assert (config.federation.rounds, config.federation.validate_every, config.peers.warmup) == (25, 5, 4)
+            assert (config.federation.rounds, config.federation.validate_every, config.peers.warmup) == (35, 5, 4)
+    monkeypatch.setattr(clock, "BEFORE", 5)
     taken = clock.seconds_of(load_config(None, [*SMALL, "federation.validate_every=1"]))
     assert taken["training"] > 0
     assert taken["validation"] > 0
-    rounds = [{"round": n, "seconds": {"training": float(n), "validation": 0.5}} for n in range(1, 8)]
+    monkeypatch.setattr(clock, "BEFORE", 15)
+    rounds = [{"round": n, "seconds": {"training": float(n), "validation": 0.5}} for n in range(1, 18)]
     monkeypatch.setattr(clock, "train", lambda config, out: None)
     monkeypatch.setattr(clock.side_by_side, "metrics", lambda folder: rounds)
-    assert clock.seconds_of(load_config(None, SMALL)) == {"training": 13.0, "validation": 1.0}
+    assert clock.seconds_of(load_config(None, SMALL)) == {"training": 33.0, "validation": 1.0}
 
 
 # FedPerl+ itself
