@@ -7,6 +7,7 @@ Running means, shares of clients' own models and orientations change no training
 from collections.abc import Callable, Sized
 from statistics import fmean
 
+import numpy as np
 import side_by_side
 from plus import LINES
 from side_by_side import Line, table
@@ -89,7 +90,8 @@ def learnt() -> list[str]:
     text += [f"{HANDING_OUT} Half is taken {'; '.join(halves)}.", ""]
     for name, looks in known.items():
         text += [f"{NETWORKS[name]}:", "", *ways_table(looks), ""]
-    return [*text, BOTH, "", *both_table(*known.values()), ""]
+    text += [BOTH, "", *both_table(*known.values()), ""]
+    return [*text, SEEDS, *(f"- {NETWORKS[name]}: {seeds_agree(looks)}" for name, looks in known.items()), ""]
 
 
 def ways_table(looks: Rows) -> list[str]:
@@ -169,6 +171,24 @@ def both_table(one: Rows, other: Rows) -> list[str]:
     return table(["", *NETWORKS.values()], cells)
 
 
+def seeds_agree(looks: Rows) -> str:
+    """Return how far two seeds agree on which rows do well, in macro F1, and where FedPerl is among these rows."""
+    macro = handed_out(HALF, "macro_f1")
+    found = {
+        name: [fmean(macro(some[seed]).values()) for seed in sorted(some)]
+        for name, some in looks.items()
+        if len(some) == 2
+    }
+    first, second = np.array([*found.values()]).T
+    apart_by = np.std(first - second) / np.sqrt(2)  # what seeds alone do to one run, without what they share
+    place = sorted(found, key=lambda name: -fmean(found[name])).index(BASE) + 1
+    return (
+        f"{len(found)} rows, a correlation of {np.corrcoef(first, second)[0, 1]:.2f}; another seed is off by "
+        f"{apart_by:.3f} (standard deviation), rows' means differ by {np.std((first + second) / 2):.3f}; {BASE} is at "
+        f"place {place}."
+    )
+
+
 def worst_and_best(looks: Rows, row: str, variant: Variant | Chosen) -> list[str]:
     """Return weighted F1 of models that are handed out so less SSFL's as they are, of two clients: least and most."""
     f1, theirs = "weighted_f1", looks[WITHOUT_PEERS]
@@ -209,6 +229,9 @@ HANDING_OUT = (
     "whatever they were trained with, and in how many of them it is better. Chosen: each client takes half or nothing "
     "of its own, by the log loss of its validation images; these are the images that are counted, which flatters the "
     "choice, and all runs share them."
+)
+SEEDS = (
+    "Whether two seeds agree on which rows do well, handed out otherwise. All rows share their seeds, split and images:"
 )
 BOTH = (
     "What each row that was trained with both networks is worth on top of FedPerl in macro F1, both handed out "

@@ -253,8 +253,9 @@ HEADS = {
 }
 NOTES = {
     "alone": [
-        "150 rounds, half of what [skin.md](skin.md) has. Rows were trained in the order of what was hoped for from "
-        "them, some with a second seed: one seed is no verdict.",
+        "150 rounds, half of what [skin.md](skin.md) has. Every option of [methods.md](../methods.md) that goes on top "
+        "of FedPerl has two seeds; some further settings have one, which is no verdict. The peer that is recalibrated "
+        "was trained anew: until then its statistics stayed at 0 and 1 on a GPU.",
         "",
     ],
     "falling": [

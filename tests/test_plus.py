@@ -336,6 +336,28 @@ def test_what_is_learnt_is_what_the_lines_say(networks: ModuleType, monkeypatch:
     assert networks.learnt() == []
 
 
+def test_how_far_two_seeds_agree(networks: ModuleType) -> None:
+    rows = {"FedPerl": (0.30, 0.32), "SSFL": (0.34, 0.30), "tau 0.8": (0.31, 0.37), "agreement": (0.28, 0.29)}
+    looks = {name: {11: look(0.2, one), 12: look(0.2, other)} for name, (one, other) in rows.items()}
+    looks["one seed"] = {11: look(0.2, 0.9)}
+    first, second = ([1.2 * pair[seed] for pair in rows.values()] for seed in (0, 1))  # the second client has 1.4 times
+    mean = [sum(some) / 4 for some in (first, second)]
+    products = [
+        sum((a - m) * (b - n) for a, b in zip(x, y, strict=True))
+        for x, m, y, n in (
+            (first, mean[0], second, mean[1]),
+            (first, mean[0], first, mean[0]),
+            (second, mean[1], second, mean[1]),
+        )
+    ]
+    correlation = products[0] / (products[1] * products[2]) ** 0.5
+    off = [a - b for a, b in zip(first, second, strict=True)]
+    noise = (sum((one - sum(off) / 4) ** 2 for one in off) / 4 / 2) ** 0.5
+    found = networks.seeds_agree(networks.followed(looks))
+    assert found.startswith(f"4 rows, a correlation of {correlation:.2f}; another seed is off by {noise:.3f} ")
+    assert found.endswith("FedPerl is at place 3.")
+
+
 def test_what_the_page_says_of_its_choice_is_so(plus: ModuleType) -> None:
     """How FedPerl+ trains gains most on both networks; the row with the root of class weights gains on the larger."""
     fresh_page()
