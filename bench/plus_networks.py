@@ -95,12 +95,10 @@ def learnt() -> list[str]:
 
 
 def ways_table(looks: Rows) -> list[str]:
-    """Return what each way to hand models out is worth beside the model as it is, the mean over runs that tell."""
-    cells = []
+    """Return what each way to hand models out is worth beside the model as it is, the mean over runs that tell all."""
+    cells, runs = [], [look for some in telling(looks).values() for look in some.values()]
     for way in WAYS:
         decay, share, count = way
-        known = telling(looks) if share == "validation" else looks
-        runs = [look for some in known.values() for look in some.values()]
         less = []
         for key in KEYS:
             pairs = [(handed_out(way, key)(look), handed_out(PLAIN, key)(look)) for look in runs]
@@ -150,7 +148,10 @@ def who_takes_half(choosing: Rows) -> str:
 
 def both_gains(one: Rows, other: Rows) -> dict[str, list[Interval]]:
     """Return what each row that both networks have is worth on top of FedPerl, those first that gain on both."""
-    names = [{row.removeprefix("together: "): row for row in looks if row != BASE} for looks in (one, other)]
+    names = [
+        {row.removeprefix("together: "): row for row in looks if row not in (BASE, WITHOUT_PEERS)}
+        for looks in (one, other)
+    ]
     found = {}
     for row in names[0].keys() & names[1].keys():
         pair = [
@@ -173,11 +174,11 @@ def both_table(one: Rows, other: Rows) -> list[str]:
 
 def seeds_agree(looks: Rows) -> str:
     """Return how far two seeds agree on which rows do well, in macro F1, and where FedPerl is among these rows."""
-    macro = handed_out(HALF, "macro_f1")
+    macro, seeds = handed_out(HALF, "macro_f1"), sorted(looks[BASE])[:2]
     found = {
-        name: [fmean(macro(some[seed]).values()) for seed in sorted(some)]
+        name: [fmean(macro(some[seed]).values()) for seed in seeds]
         for name, some in looks.items()
-        if len(some) == 2
+        if some.keys() >= set(seeds)
     }
     first, second = np.array([*found.values()]).T
     apart_by = np.std(first - second) / np.sqrt(2)  # what seeds alone do to one run, without what they share
@@ -215,7 +216,7 @@ WAYS: tuple[Variant | Chosen, ...] = (
     HALF,
     PLUS,
 )
-"""Ways to hand models out that all runs of the search tell; of the last, those that tell how clients would choose."""
+"""Ways to hand models out that are compared, over the runs that also tell how clients would choose."""
 KEYS = {"macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE"}
 NETWORKS = {"alone": "EfficientNet-B0 at 112 px", "small_variants": "The small network at 48 px"}
 LEARNT = (
@@ -225,10 +226,10 @@ LEARNT = (
 )
 PEERS = "What peers are worth in macro F1, FedPerl less SSFL:"
 HANDING_OUT = (
-    "What each way to hand models out is worth beside the last model as it is: the mean over all runs that tell, "
-    "whatever they were trained with, and in how many of them it is better. Chosen: each client takes half or nothing "
-    "of its own, by the log loss of its validation images; these are the images that are counted, which flatters the "
-    "choice, and all runs share them."
+    "What each way to hand models out is worth beside the last model as it is: the mean over the runs that tell how "
+    "clients would choose, whatever they were trained with, and in how many of them it is better. Chosen: each client "
+    "takes half or nothing of its own, by the log loss of its validation images; these are the images that are "
+    "counted, which flatters the choice, and all runs share them."
 )
 SEEDS = (
     "Whether two seeds agree on which rows do well, handed out otherwise. All rows share their seeds, split and images:"
@@ -236,5 +237,5 @@ SEEDS = (
 BOTH = (
     "What each row that was trained with both networks is worth on top of FedPerl in macro F1, both handed out "
     "otherwise, by the smaller of the two gains. FedPerl+ trains as the first of them does, "
-    f"`{TRAINED_AS}`: not as what does best with one network alone."
+    f"`{TRAINED_AS}`: on neither network is it the first, and no interval of its own excludes 0."
 )

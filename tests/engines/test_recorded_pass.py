@@ -129,3 +129,15 @@ def test_a_pass_that_cannot_be_recorded_is_made_operation_by_operation(caplog: p
             check(passes, net, n)
     assert len(caplog.records) == 1
     assert "RuntimeError: operation not permitted" in caplog.text
+
+
+def test_full_memory_is_not_taken_for_a_pass_that_cannot_be_recorded() -> None:
+    def record(_: Step) -> Step:
+        raise torch.OutOfMemoryError("full")
+
+    net = network(1)
+    passes = RecordedPasses(net, record)
+    for _ in range(WARM):
+        check(passes, net, 8)
+    with pytest.raises(torch.OutOfMemoryError):
+        passes(net, images(8))

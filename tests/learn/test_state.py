@@ -1,10 +1,11 @@
 """Tensors of a state, copied and put into a network."""
 
+import pytest
 import torch
 from torch import nn
 
 from fedperl.learn import optimizers
-from fedperl.learn.state import copied
+from fedperl.learn.state import copied, copy_into, with_prefix
 from fedperl.settings import Optimizer
 
 
@@ -48,3 +49,31 @@ def test_kept_moments_do_not_follow_the_optimiser() -> None:
     assert all(tensor.equal(before[name]) for name, tensor in optimizers.moments(optimizer).items())
     optimizers.reset(optimizer, {})
     assert not any(tensor.any() for tensor in optimizers.moments(optimizer).values())
+
+
+def test_what_is_kept_stays_where_it_lies() -> None:
+    """A device without memory stands in for a GPU."""
+    state = {
+        "weight": torch.empty(3, device="meta"),
+        "count": torch.tensor(2),
+        "number": torch.empty((), device="meta"),
+    }
+    found = with_prefix(state, "own.")
+    assert {name: tensor.device.type for name, tensor in found.items()} == {
+        "own.weight": "meta",
+        "own.count": "cpu",
+        "own.number": "meta",
+    }
+    assert int(found["own.count"]) == 2
+    assert found["own.count"] is not state["count"]
+
+
+def test_a_copy_is_told_once_of_what_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of another type, device or layout would have the others copied one by one."""
+    told: list[int] = []
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda targets, sources: told.append(len(targets)))
+    names = ("one", "two", "elsewhere", "turned", "half")
+    source = {name: torch.zeros(2, 3) for name in names} | {"elsewhere": torch.zeros(2, 3, device="meta")}
+    source |= {"half": torch.zeros(2, 3).bfloat16()}
+    copy_into(source | {"turned": torch.zeros(3, 2).t()}, source)
+    assert sorted(told) == [1, 1, 1, 2]

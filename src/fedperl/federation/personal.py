@@ -28,9 +28,9 @@ def own_mean(state: State, trained: State) -> State:
     A model that diverged, which the server will refuse, is left out: it would stay in the mean for good.
     """
     before, count = part_of(state, OWN), int(state.get(OWN_COUNT, torch.tensor(0)))
+    device = next(iter(trained.values())).device
     joined, _ = as_one([{name: tensor for name, tensor in trained.items() if tensor.is_floating_point()}])
     if all(bool(tensor.isfinite().all()) for tensor in joined[0].values()):
         count += 1
-        device = next(iter(trained.values())).device
         before = trained if count == 1 else running_mean(moved(before, device), trained, OWN_DECAY, count)
-    return with_prefix(before, OWN) | {OWN_COUNT: torch.tensor(count)}
+    return with_prefix(before, OWN) | {OWN_COUNT: torch.tensor(count, device=device)}

@@ -463,6 +463,15 @@ def test_statistics_that_are_measured_anew_are_those_of_monais_network() -> None
 
 
 @pytest.mark.usefixtures("wide_tiles")
+def test_kernels_that_would_not_measure_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "FEW", 4)
+    nets = [small_net() for _ in range(3)]
+    assert kernels._measured_difference(FusedB0(nets[0]), nets[1], 32) < kernels.NEAR / 10
+    monkeypatch.setattr(FusedB0, "_measures", False)
+    assert kernels._measured_difference(FusedB0(nets[2]), nets[1], 32) > kernels.NEAR
+
+
+@pytest.mark.usefixtures("wide_tiles")
 def test_passes_at_rest_are_played_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What plays a pass here makes it again: whether a graph does the same is seen on a GPU alone."""
     monkeypatch.setattr(recorded_pass, "EACH", 4)

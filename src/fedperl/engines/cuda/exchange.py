@@ -28,8 +28,9 @@ PLACE = 3 * 2**30
 """Bytes that a client at 224 px with batches of 16 + 16 images takes, roughly."""
 SHARE = 0.5
 """Of the free memory: what images may fill."""
-STATES, MOST = 0.0625, 8 * 2**30
-"""Of the free memory, and in bytes: what the last models of clients may fill, and what they keep of their own."""
+STATES, MOST, KINDS = 0.125, 16 * 2**30, 3
+"""Of the free memory, and in bytes: what may be filled by the last models of clients, by what these keep of their own
+and by what they kept for earlier models, a third each."""
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,9 @@ class CudaExchange(LocalExchange):
                 place = self.places[number]
                 try:
                     if not end:
-                        going[number] = self._steps(task, place)
-                        place.begin()  # waits for what the client kept, too
+                        place.begin()
+                        with place.used():  # what the client kept is copied where it is used
+                            going[number] = self._steps(task, place)
                     if number in going:
                         with place.used():
                             for _ in range(1 if end else task.settings.steps):
@@ -191,7 +193,7 @@ def places(config: Config, classes: int) -> tuple[Callable[[], Place], int]:
     free, _ = torch.cuda.mem_get_info(device)
     images = federation.batch + (federation.unlabelled_batch or federation.batch)
     each = PLACE * images * config.data.size**2 / (32 * 224**2)
-    most = max(1, min(AT_ONCE, int(free / each))) if config.at_once == "auto" else config.at_once
+    most = max(1, min(AT_ONCE, int((1 - STATES) * free / each))) if config.at_once == "auto" else config.at_once
     count = min(federation.cohort, most) if config.peers.snapshot and fast else 1
 
     def make() -> Place:
@@ -216,10 +218,11 @@ def resident(config: Config, image_bytes: int) -> bool:
 
 
 def memory_for_states(config: Config) -> int:
-    """Return how many bytes of clients' models may stay on the device; the others are read from files when wanted."""
+    """Return how many bytes of each kind of clients' states may stay on the device; others are read from files."""
     if config.image_memory == "host":
         return RECENT
-    return max(RECENT, min(MOST, int(STATES * torch.cuda.mem_get_info(torch.device(config.device))[0])))
+    free, _ = torch.cuda.mem_get_info(torch.device(config.device))
+    return max(RECENT, min(MOST, int(STATES * free)) // KINDS)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from fedperl.engines.cuda.captured import WARM
 from fedperl.learn.local_images import LocalImages
 from fedperl.learn.nets import build_net
 from fedperl.learn.nets.resnet9 import PooledReLU, ResNet9
-from fedperl.learn.state import batch_norm_names
+from fedperl.learn.recalibrate import recalibrate
+from fedperl.learn.state import batch_norm_names, is_running_statistic
 from fedperl.learn.steps import EagerViews, MakeViews
 from fedperl.settings import Config, Views
 
@@ -44,7 +45,8 @@ def finish(config: Config) -> Callable[[nn.Module], nn.Module]:
     if config.gpu == "reference" or torch.cuda.get_device_capability(device) < AMPERE:
         return lambda net: net
     own = config.model.net == "efficientnet_b0" and config.model.norm == "batch" and not config.objective.decomposed
-    if own and b0_works(shapes_of(config), config.data.size, config.device):
+    measures = config.peers.batch_norm == "recalibrate"
+    if own and b0_works(shapes_of(config), config.data.size, config.device, measures=measures):
         from fedperl.engines.cuda.fused_b0 import FusedB0
 
         return FusedB0
@@ -146,7 +148,7 @@ def _unlabelled(config: Config) -> int:
 
 
 @cache
-def b0_works(shapes: Shapes, size: int, device: str) -> bool:
+def b0_works(shapes: Shapes, size: int, device: str, *, measures: bool = False) -> bool:
     """Return whether EfficientNet-B0's kernels compile on the device and give what MONAI's network gives.
 
     They are compiled for the shapes of a run, many at a time, so that its first round need not wait; then each kind of
@@ -163,6 +165,8 @@ def b0_works(shapes: Shapes, size: int, device: str) -> bool:
                 ours.train(batch != PASS)
                 ours.prepare((batch, 3, size, size), graph)
             off = max(_difference(ours, theirs, batch, graph, size) for batch, graph in shapes)
+            if measures:
+                off = max(off, _measured_difference(ours, theirs, size))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -197,6 +201,16 @@ def _difference(ours: "FusedB0", theirs: nn.Module, batch: int, graph: tuple[boo
         wanted[-1] = wanted[-1].detach()
     last = [dict(net.named_parameters())["_conv_head.weight"].grad for net in (ours, theirs)]
     return max(_relative(torch.cat(found), torch.cat(wanted)), _relative(*last))  # type: ignore[arg-type]
+
+
+def _measured_difference(ours: "FusedB0", theirs: nn.Module, size: int) -> float:
+    """Return how far batch-norm statistics are off that are measured anew, relative to their norms."""
+    images = torch.randint(256, (FEW, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    found = []
+    for net in (ours, theirs):
+        recalibrate(net, images)
+        found.append(torch.cat([value for name, value in net.state_dict().items() if is_running_statistic(name)]))
+    return _relative(*found)
 
 
 def _relative(ours: Tensor, theirs: Tensor) -> float:

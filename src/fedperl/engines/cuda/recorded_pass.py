@@ -93,6 +93,8 @@ class RecordedPasses:
     def _recorded(self, record: Record, step: Step) -> Step | None:
         try:
             return record(step)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             log.warning("passes are made operation by operation, since one could not be recorded: %s", why)
