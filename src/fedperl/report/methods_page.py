@@ -32,8 +32,8 @@ Three change what becomes of the models, and not one bit of training:
 | cost | beside `fedperl` |
 | --- | --- |
 | bytes | none: the mean takes the place of the global model in what is sent for validation |
-| training steps | none; moments that are kept are put in place and taken away in every round, on a GPU without leaving it: training took 2 % longer so (24 rounds by hand, one H200, 2026-11-18) |
-| validation | as many passes as there are orientations, and two more to choose the share; on a GPU the global model is asked once about all clients' images, and a mixture in further orientations only by a client that takes it. Before that, with a validation every fifth round, all of it made a round 1.4 times as long there; since then it was not timed |
+| training steps | none; moments that are kept are put in place and taken away in every round, on a GPU without leaving it |
+| validation | as many passes as there are orientations, and two more to choose the share; on a GPU the global model is asked once about all clients' images, and a mixture in further orientations only by a client that takes it. What it takes there is not timed yet (`bench/plus_time.py report`) |
 | use | as many passes as there are orientations |
 | memory and disk | a model more at the server; at each client its moments, twice a model, and o, of several rounds ([deployment.md](deployment.md#known-limits-of-this-version)) |
 | privacy | m is a mean of global models, which clients are sent in any case; moments and o stay at their client, and the file of the model that a client uses is its own alone, since with m it tells o |
