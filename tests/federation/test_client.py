@@ -23,7 +23,7 @@ from fedperl.federation.personal import BATCH_NORM, OWN, SHARES, as_used, own_me
 from fedperl.federation.state_files import StateFiles
 from fedperl.learn.local_round import LocalSettings, local_round
 from fedperl.learn.nets import build_net
-from fedperl.learn.predict import predict, predict_apart
+from fedperl.learn.predict import predict
 from fedperl.learn.state import State, load_into, state_of
 from fedperl.peers import RawPeers, committee
 from fedperl.settings import Config
@@ -238,29 +238,33 @@ def test_a_client_takes_of_its_own_what_its_validation_images_want(monkeypatch: 
 
 @pytest.mark.parametrize("shares", [SHARES, (0.0, 0.5, 0.9)])
 @pytest.mark.parametrize("orientations", [1, 4])
-def test_a_client_goes_on_from_what_the_global_model_said(
+def test_a_client_that_chooses_shows_no_image_twice_alike(
     orientations: int, shares: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers as the model that it uses does, and asks a mixture in all orientations only where it takes it."""
+    """It answers as the model that it uses does, and asks that one alone in further orientations."""
     monkeypatch.setattr(client_module, "LEAST", 1)
     monkeypatch.setattr(client_module, "SHARES", shares)
     config = small_config(federation={"own_share": "validation"}, model={"orientations": orientations})
     one, other = client(config), client(config)
     images, used = one.evaluation["validation"].images, set[float]()
     for seed in range(8):
-        received, kept = model(seed), own_mean({}, model(seed + 20))
-        load_into(one.work.net, received)
-        (said,) = predict_apart(one.work.net, [images], orientations=orientations)
+        received, kept = GlobalModel(2, model(seed)), own_mean({}, model(seed + 20))
+        asked_for = EvaluateTask("run", 2, 1, received, "validation")
+        state = other.in_use(received.state, kept)
+        share = next(share for share in shares if same(state, as_used(received.state, kept, share)))
+        load_into(other.work.net, state)
+        wanted = other.evaluate(asked_for, kept, other.work.predict(images).numpy())
+        load_into(one.work.net, received.state)
+        mixed = one.own_answers(received.state, kept, predict(one.work.net, images))
+        assert (mixed is None) == (share == 0.0)
+        if mixed is not None:
+            torch.testing.assert_close(mixed, other.work.predict(images))
         passes: list[int] = []
         with one.work.net.register_forward_pre_hook(lambda _, given, passes=passes: passes.append(len(given[0]))):
-            found = one.answers(received, kept, said)
-        state = other.in_use(received, kept)
-        share = next(share for share in shares if same(state, as_used(received, kept, share)))
-        load_into(other.work.net, state)
-        torch.testing.assert_close(found, other.work.predict(images))
-        assert len(passes) == len(shares) - 1 + (orientations - 1 if share else 0)
+            found = one.evaluate(asked_for, kept)
+        assert found.numbers == pytest.approx(wanted.numbers)
+        assert passes == [len(images)] * (len(shares) + orientations - 1)
         used.add(share)
-        assert torch.equal(one.answers(received, {}, said), said[0] if orientations == 1 else said.mean(0))
     assert used >= {0.0, 0.5}
 
 

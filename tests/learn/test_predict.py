@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedperl.learn.nets import build_net
-from fedperl.learn.predict import mean_of, oriented, predict, predict_apart, predict_parts
+from fedperl.learn.predict import mean_of, oriented, predict, predict_apart, predict_further, predict_parts
 
 
 def dihedral(image: np.ndarray) -> list[np.ndarray]:
@@ -60,3 +60,18 @@ def test_orientations_apart_are_those_one_by_one(count: int) -> None:
         assert all(torch.equal(some, said[first:]) for some, said in zip(others, found, strict=True))
     whole = predict(net, images[3:], orientations=count)
     assert torch.allclose(mean_of(found[2]), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_what_is_known_of_images_as_they_are_is_not_asked_again(count: int) -> None:
+    net = build_net("small_cnn", 4, seed=3)
+    images = torch.randint(0, 256, (11, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    parts = [images[:3], images[3:3], images[3:]]
+    said, wanted = predict_parts(net, parts), predict_parts(net, parts, orientations=count)
+    shown: list[int] = []
+    with net.register_forward_pre_hook(lambda _, given: shown.append(len(given[0]))):
+        found = predict_further(net, parts, said, orientations=count)
+        assert predict_further(net, [], [], orientations=count) == []
+    assert shown == [len(images)] * (count - 1)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)

@@ -25,7 +25,7 @@ from fedperl.learn.local_images import LocalImages
 from fedperl.learn.local_round import client_weights, drained, local_steps
 from fedperl.learn.nets import build_net
 from fedperl.learn.nets.decomposed import Decomposed, merged
-from fedperl.learn.predict import mean_of, predict, predict_apart
+from fedperl.learn.predict import predict, predict_further
 from fedperl.learn.private import Private, private_steps
 from fedperl.learn.recalibrate import recalibrate
 from fedperl.learn.sparse import sparsify
@@ -252,6 +252,8 @@ class Client:
         Args:
             predicted: what the model says of them, where that is known already; not with `task.full`.
         """
+        if predicted is None and not task.full and task.part == "validation" and self.own_share == "validation":
+            predicted = self._answers(task.model.state, state or {}).cpu().numpy()
         if predicted is None:
             load_into(self.work.net, self.in_use(task.model.state, state or {}))
             truth, probabilities = self._predictions(task.part)
@@ -273,23 +275,40 @@ class Client:
         share = self._chosen_share(model, state) if self.own_share == "validation" else self.own_share
         return as_used(model, state, share)
 
-    def answers(self, model: State, state: State, said: Tensor) -> Tensor:
-        """Return what a global model, as the client uses it, says of its validation images, (n, classes).
+    def own_answers(self, model: State, state: State, said: Tensor) -> Tensor | None:
+        """Return what a global model mixed with the client's own says of its validation images, (n, classes).
+
+        None where the client uses the model itself: by what it kept when the model was made, or for want of that. The
+        network at hand is left with one or the other.
 
         Args:
-            state: what it kept when the model was made; nothing, or the mean of its own models, to choose a share of.
-            said: what the model itself says in each orientation, (orientations, n, classes); without a state of
-                images of any part.
+            said: what the model itself says of the images as they are.
         """
-        plain = {0.0: said[0]}
-        share = self._chosen_share(model, state, plain) if state else 0.0
+        plain = {0.0: said}
+        share = self._chosen_share(model, state, plain)
         if not share:
-            return mean_of(said)
+            return None
         if share != SHARES[-1]:  # which the network at hand was left with
             load_into(self.work.net, as_used(model, state, share))
-        images, count = self.evaluation["validation"].images, len(said)
-        others = predict_apart(self.work.net, [images], orientations=count, first=1) if count > 1 else []
-        return mean_of(torch.cat([plain[share][None], *others]))
+        return self._further(plain[share])
+
+    def _answers(self, model: State, state: State) -> Tensor:
+        """Return what a global model, as the client uses it, says of its validation images, (n, classes).
+
+        What it and its mixture say of the images as they are, to choose between them, is not asked again.
+        """
+        load_into(self.work.net, model)
+        said = predict(self.work.net, self.evaluation["validation"].images)
+        mixed = self.own_answers(model, state, said)
+        if mixed is not None:
+            return mixed
+        load_into(self.work.net, model)
+        return self._further(said)
+
+    def _further(self, said: Tensor) -> Tensor:
+        """Return what the network at hand says of validation images, given what it says of them as they are."""
+        images, orientations = self.evaluation["validation"].images, self.work.orientations
+        return predict_further(self.work.net, [images], [said], orientations=orientations)[0]
 
     def _chosen_share(self, model: State, state: State, plain: dict[float, Tensor] | None = None) -> float:
         """Return the share of its own with the least log loss on validation images; nothing where these are few.

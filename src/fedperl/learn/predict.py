@@ -35,6 +35,20 @@ def predict_apart(
     return list(torch.split(said, [len(part) for part in parts], dim=1))
 
 
+def predict_further(
+    net: nn.Module, parts: Sequence[Tensor], said: Sequence[Tensor], *, orientations: int = 1
+) -> list[Tensor]:
+    """Return as `predict_parts` the probabilities of several parties' images, in the orientations that are left.
+
+    Args:
+        said: what the network says of each party's images as they are, (n, classes).
+    """
+    if orientations == 1 or not parts:
+        return list(said)
+    others = predict_apart(net, parts, orientations=orientations, first=1)
+    return [mean_of(torch.cat([one[None], more])) for one, more in zip(said, others, strict=True)]
+
+
 def mean_of(said: Tensor) -> Tensor:
     """Return the mean over orientations, (n, classes), of what is said in each."""
     return said[0] if len(said) == 1 else said.mean(0)

@@ -124,7 +124,7 @@ def model(seed: int) -> State:
 
 
 class Federation:
-    """Both ways to evaluate, over the same clients and what they kept, and a count of passes."""
+    """Both ways to evaluate, over the same clients and what they kept, and how many images each pass shows."""
 
     def __init__(self, folder: Path, **federation: Any) -> None:
         config, store = small_config(federation=federation, model={"orientations": 4}), small_store(CLIENTS, 48)
@@ -136,18 +136,18 @@ class Federation:
         states, watch = StateFiles(folder / "states", "client"), Stopwatch()
         self.together = CudaExchange(self.clients, states, self.past, watch, lambda: cast(Place, None), 0)
         self.apart = LocalExchange(self.clients, states, self.past, watch)
-        self.received, self.passes = model(4), 0
-        self.work.net.register_forward_pre_hook(lambda *_: setattr(self, "passes", self.passes + 1))
+        self.received, self.shown = model(4), list[int]()
+        self.work.net.register_forward_pre_hook(lambda _, given: self.shown.append(len(given[0])))
 
-    def compare(self, **changes: Any) -> tuple[list[Evaluation], int, int]:
-        """Return the evaluations, and how many passes they took each way."""
+    def compare(self, **changes: Any) -> tuple[list[Evaluation], list[int], list[int]]:
+        """Return the evaluations, and how many images the passes showed each way."""
         received = GlobalModel(3, self.received)
         tasks = [EvaluateTask("run", 3, n, received, **{"part": "validation"} | changes) for n in range(CLIENTS)]
         counts, answers = [], []
         for exchange in (self.together, self.apart):
-            self.passes = 0
+            self.shown.clear()
             answers.append(list(exchange.evaluate(tasks)))
-            counts.append(self.passes)
+            counts.append(self.shown.copy())
         for ours, theirs in zip(*answers, strict=True):
             assert (ours.client, ours.part) == (theirs.client, theirs.part)
             assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-5, abs=1e-7)
@@ -165,8 +165,11 @@ def test_clients_that_choose_a_share_are_validated_together(tmp_path: Path) -> N
     assert 1 < takers < CLIENTS - 3  # of those that may choose, some take half and some nothing
     assert shares[2] == shares[7] == 0.0
     found, ours, theirs = made.compare()
-    assert ours == 4 + (CLIENTS - 2) + 3 * takers
-    assert theirs == 4 * CLIENTS + 2 * (CLIENTS - 2)
+    assert len(ours) == 1 + (CLIENTS - 2) + 3 * takers + 3
+    assert len(theirs) == CLIENTS + (CLIENTS - 2) + 3 * CLIENTS
+    every = [len(one.evaluation["validation"].labels) for one in made.clients.values()]
+    to_choose_by = [count for number, count in enumerate(every) if number not in (2, 7)]
+    assert sum(ours) == sum(theirs) == 4 * sum(every) + sum(to_choose_by)  # no image is shown twice alike
     made.past.files.keep_only([])
     plain = [one.numbers["loss"] for one in made.compare()[0]]
     assert [one.numbers["loss"] == pytest.approx(loss) for one, loss in zip(found, plain, strict=True)] == [
@@ -194,8 +197,9 @@ def test_clients_with_a_fixed_share_or_norms_of_their_own_are_validated_one_by_o
     norms = with_prefix({name: value for name, value in other.items() if "running" in name}, BATCH_NORM)
     made.past.put(1, 2, own_mean({}, other) if share else norms)
     found, ours, theirs = made.compare()
-    assert ours == theirs == 4 * CLIENTS
+    assert ours == theirs
+    assert len(ours) == 4 * CLIENTS
     made.past.files.keep_only([])
     plain, ours, _ = made.compare()
-    assert ours == 4
+    assert len(ours) == 4
     assert [one.numbers["loss"] for one in found] != [one.numbers["loss"] for one in plain]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedperl.engines.cuda.captured import Recorder
 from fedperl.engines.cuda.kernels import fast_views, finish
@@ -17,7 +17,7 @@ from fedperl.federation.client import Client, Workspace
 from fedperl.federation.messages import EvaluateTask, Evaluation, Failure, TrainTask, Update
 from fedperl.federation.state_files import RECENT, StateFiles
 from fedperl.federation.stopwatch import Stopwatch
-from fedperl.learn.predict import predict_apart
+from fedperl.learn.predict import predict_further, predict_parts
 from fedperl.learn.state import State, load_into
 from fedperl.learn.steps import AtWork, EagerSteps, MakeSteps
 from fedperl.settings import Config
@@ -149,8 +149,9 @@ class CudaExchange(LocalExchange):
     def evaluate(self, tasks: Iterable[EvaluateTask]) -> Iterator[Evaluation]:
         """Yield the evaluations in the order of the tasks, the images of all clients passing the network together.
 
-        Those that choose a share of their own models on these images then ask a mixture, each for itself. Not where
-        clients keep batch-norm layers or use a share that is not chosen, nor where all is asked for that can be told.
+        Those that choose a share of their own models on these images ask a mixture, each for itself, and the others'
+        are shown in further orientations together. Not where clients keep batch-norm layers or use a share that is not
+        chosen, nor where all is asked for that can be told.
         """
         tasks = list(tasks)
         if len({id(task.model) for task in tasks}) != 1 or any(map(self._alone, tasks)):
@@ -161,13 +162,21 @@ class CudaExchange(LocalExchange):
             work = clients[0].work
             load_into(work.net, model.state)
             images = [client.evaluation[task.part].images for client, task in zip(clients, tasks, strict=True)]
-            every = predict_apart(work.net, images, orientations=work.orientations)
-            predicted = [
-                client.answers(model.state, self.past.at(client.number, model.round), said).cpu()
-                for client, said in zip(clients, every, strict=True)
-            ]
-        for task, probabilities in zip(tasks, predicted, strict=True):
-            yield self.evaluated(task, {}, probabilities.numpy())
+            said = predict_parts(work.net, images)
+            found = dict[int, Tensor]()
+            for client, plain in zip(clients, said, strict=True):
+                kept = self.past.at(client.number, model.round)
+                if (mixed := client.own_answers(model.state, kept, plain)) is not None:
+                    found[client.number] = mixed
+            left = [number for number, client in enumerate(clients) if client.number not in found]
+            if work.orientations > 1:
+                load_into(work.net, model.state)  # a mixture may be there
+            parts, plains = [images[number] for number in left], [said[number] for number in left]
+            whole = predict_further(work.net, parts, plains, orientations=work.orientations)
+            found |= {clients[number].number: one for number, one in zip(left, whole, strict=True)}
+            predicted = {client: probabilities.cpu().numpy() for client, probabilities in found.items()}
+        for task in tasks:
+            yield self.evaluated(task, {}, predicted[task.client])
 
     def _alone(self, task: EvaluateTask) -> bool:
         if task.full:
