@@ -222,7 +222,7 @@ NETWORKS = {"alone": "EfficientNet-B0 at 112 px", "small_variants": "The small n
 LEARNT = (
     "Of the last models of both networks after 150 rounds, on validation images, where all of it was chosen, which "
     "flatters it. Handed out otherwise: with a running mean of 0.9, half of each client's own and four orientations, "
-    "which all runs tell. On test images FedPerl+ is not trained with EfficientNet-B0."
+    "which all runs tell."
 )
 PEERS = "What peers are worth in macro F1, FedPerl less SSFL:"
 HANDING_OUT = (

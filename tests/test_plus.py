@@ -133,7 +133,7 @@ def test_some_runs_of_the_search_can_be_asked_for(plus: ModuleType) -> None:
 
 def fresh_page() -> ModuleType:
     """Return the page's module, imported anew with those that it is made of."""
-    for name in ("skin_page", "plus_time", "plus_report", "plus_networks", "plus_page"):
+    for name in ("skin_page", "plus_time", "plus_report", "plus_networks", "plus_why", "plus_page"):
         sys.modules.pop(name, None)
     return importlib.import_module("plus_page")
 
@@ -141,7 +141,7 @@ def fresh_page() -> ModuleType:
 @pytest.fixture(name="page")
 def _page(plus: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = fresh_page()
-    for one in (plus, sys.modules["plus_report"], sys.modules["plus_networks"], module):
+    for one in (plus, sys.modules["plus_report"], sys.modules["plus_networks"], sys.modules["plus_why"], module):
         monkeypatch.setattr(one, "LINES", tmp_path / "lines")
     return module
 
@@ -519,8 +519,8 @@ def test_fedperl_plus_is_reported_beside_the_core_rows(plus: ModuleType, page: M
             run = f"FedPerl+, seed {seed}"
             file.write(json.dumps(ours | {"run": run, "config": config_hash(jobs[run].config)}) + "\n")
     rows = report.report_rows("report")
-    assert report.aims(rows, [])[4].verdict == "cannot be told yet"
-    assert report.aims(rows, [1.0, 1.25])[4].verdict == "missed by 0.050"  # one turn misses it
+    assert report.aims(rows, [])[5].verdict == "cannot be told yet"
+    assert report.aims(rows, [1.0, 1.25])[5].verdict == "missed by 0.050"  # one turn misses it
     seconds = {
         "FedPerl T=2": [{"training": 8.0, "server": 2.0}] * 2,
         "FedPerl+": [{"training": 9.0, "server": 2.0}, {"training": 9.5, "server": 2.0}],
@@ -529,7 +529,12 @@ def test_fedperl_plus_is_reported_beside_the_core_rows(plus: ModuleType, page: M
     plus.side_by_side.append(report.LINES / "time.jsonl", about)
     found = report.aims(rows, report.plus_time.ratios(about))
     verdicts = [one.verdict for one in found]
-    assert (verdicts[0], verdicts[2:]) == ("met", ["missed by 0.005", "met", "met", "met"])
+    assert (verdicts[0], verdicts[2]) == ("met", "missed by 0.005")
+    assert verdicts[4:] == ["met", "met", "met"]
+    less = report.by_client_less(rows, "FedPerl+", "SSFL", "macro_f1")
+    worst = min(less, key=lambda client: less[client])
+    assert found[3].found == f"{less[worst]:+.3f} (client {worst})"
+    assert found[3].margin == pytest.approx(less[worst] + 0.01)
     assert [report.Aim("", "", margin).verdict for margin in (0.0, -0.0001, -0.02, None)] == [
         "met",
         "just missed",
@@ -538,8 +543,8 @@ def test_fedperl_plus_is_reported_beside_the_core_rows(plus: ModuleType, page: M
     ]
     assert found[0].found.startswith("+0.032 [")
     assert found[2].found == "-0.015 (client 3)"
-    assert found[4].found == "1.12 times (1.10 to 1.15)"
-    assert found[5].found == "1.00 times"
+    assert found[5].found == "1.12 times (1.10 to 1.15)"
+    assert found[6].found == "1.00 times"
     differences = [
         ours["macro_f1"] - ssfl[seed]["results"]["test"]["per_client_best"][client]["macro_f1"]
         for seed, one in rows["FedPerl+"].items()
