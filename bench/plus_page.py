@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 import side_by_side
 from plus import DEVICES, LINES, jobs
+from plus_carried import carried_section, carried_small_section
 from plus_networks import (
     BASE,
     HALF,
@@ -27,8 +28,8 @@ from plus_networks import (
     read_rows,
     telling,
 )
-from plus_report import carried_section, report_section
-from plus_why import carried_small_section, in_short, why_section
+from plus_report import report_section
+from plus_why import in_short, why_section
 from side_by_side import Line, check_lines, run_page, table, where_and_when
 from skin_notes import numbered
 from skin_rows import RARE, Rows, apart, course, shown

@@ -1,22 +1,19 @@
 """FedPerl+ beside the rows of bench/skin.py on test images, what was aimed at, and what it is on CIFAR-10."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 import plus_time
-import poc
 import side_by_side
 import skin_rows
-from plus import CARRIED, CARRIED_ROWS, DEVICES, LINES, jobs
-from poc_cells import Difference, cell, difference
+from plus import DEVICES, LINES, jobs
 from side_by_side import Line, check_lines, table, where_and_when
 from skin_rows import RARE, Rows, apart, by_class, by_client, sensitivity, shown
 
 from fedperl.errors import ConfigError
 from fedperl.evaluate import Interval
-from fedperl.paper.runs import TASKS
 
 OURS, CONTROL, FEDPERL, SSFL = "FedPerl+", "FedPerl+ without peers", "FedPerl T=2", "SSFL"
 OTHERS = ("FedPerl+ with half of one's own", "root of class weights, unlabelled loss times 2")
@@ -194,59 +191,6 @@ def _aims_table(found: list[Aim]) -> list[str]:
     return table(["aimed at", "found", ""], cells)
 
 
-def carried_gain() -> Difference:
-    """Return FedPerl+ less FedPerl on CIFAR-10, over the seeds that both have."""
-    ended = {run: line for run, line in side_by_side.read(LINES / f"{CARRIED}.jsonl").items() if "failed" not in line}
-    return difference(cell(ended, TASKS[0], OURS), cell(poc.read("trained"), TASKS[0], "FedPerl"))
-
-
-def carried_section() -> list[str]:
-    """Return FedPerl+ on CIFAR-10; nothing while it is not trained.
-
-    Raises:
-        ConfigError: a line was trained with other settings than it would be now.
-    """
-    lines = side_by_side.read(LINES / f"{CARRIED}.jsonl")
-    if not lines:
-        return []
-    check_lines(CARRIED, lines, jobs(CARRIED, Path(), "cuda", [], []))
-    task, trained = TASKS[0], poc.read("trained")
-    ended = {run: line for run, line in lines.items() if "failed" not in line}
-    ours = {row: cell(ended, task, row) for row in CARRIED_ROWS if any(f": {row}, seed" in run for run in ended)}
-    rows = {row: cell(trained, task, row) for row in poc.SETS["trained"].rows} | ours
-    taught = {row: _taught(ended if row in ours else trained, task, row) for row in rows}
-    cells = [
-        [
-            row,
-            str(one),
-            taught[row],
-            *("" if row == other else str(difference(mine, one)) for other, mine in ours.items()),
-        ]
-        for row, one in rows.items()
-    ]
-    text = [
-        "## On CIFAR-10",
-        "",
-        CIFAR,
-        *([] if OURS in ours else [NOT_CARRIED]),
-        "",
-        where_and_when(lines.values()),
-        "",
-    ]
-    return [
-        *text,
-        *table(["", "accuracy, %", "labelled in the last rounds, %", *(f"{row} less this row" for row in ours)], cells),
-        "",
-    ]
-
-
-def _taught(lines: Mapping[str, Line], task: str, row: str) -> str:
-    """Return the share of unlabelled images whose label counted in the last rounds that tell, the mean over seeds."""
-    told = [line["accepted"] for run, line in lines.items() if run.startswith(f"{task}: {row}, seed")]
-    found = [shares[-1] for shares in told if shares]
-    return f"{100 * fmean(found):.0f}" if found else "·"
-
-
 HEADS = {
     "report": "Reported once, on test images",
     "small_report": "The small network on test images",
@@ -271,10 +215,3 @@ REPORT = (
     "seed, with an interval of 95 % over both. A gain in macro F1 is missed by what it lacks or by how far its "
     "interval reaches below 0, whichever is more; a limit on time by its worst turn."
 )
-CIFAR = (
-    "The well-trained regime of [poc.md](poc.md). There the server alone tests, so that no client has a share of its "
-    "own; and images are not flipped, which leaves one orientation: without moments and smoothing the running mean is "
-    "all that is left. The rate falls to 0, so that the last models hardly differ, and their mean hardly from the "
-    "last. ± beside an accuracy is the standard deviation over seeds, beside a difference half of its 95 % interval."
-)
-NOT_CARRIED = f"{OURS} as it is now is not trained there yet."

@@ -1,22 +1,19 @@
 """What stands between FedPerl+ and what was aimed at: what its runs, and two small sets beside them, say of it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import plus_time
-import poc
 import side_by_side
-from plus import CARRIED_SMALL, CARRIED_SMALL_ROWS, COURSE, LINES, jobs
-from plus_networks import few_seeds
-from plus_report import CONTROL, FEDPERL, GAIN, OURS, SSFL, aims, by_client_less, carried_gain, report_rows
-from side_by_side import Line, check_lines, table, where_and_when
+from plus import LINES
+from plus_carried import carried_gain
+from plus_report import CONTROL, FEDPERL, GAIN, OURS, SSFL, aims, by_client_less, report_rows
+from plus_rounds import course_rows, course_section, course_told
+from side_by_side import Line, table
 from skin_rows import CHOICES, RARE, Rows, apart, by_class, by_client, course, matrix_of, sensitivity, shown, under
-
-from fedperl.paper.runs import TASKS
 
 UPPER = "Upper"
 SHOWN = {
@@ -76,6 +73,7 @@ def reasons(rows: Rows) -> list[str]:
     found = {name: mean_over(rows, name, melanomas_found) for name in (SSFL, FEDPERL, CONTROL, OURS)}
     labels, images = (summed(rows, OURS, lambda line, of=of: line["pseudo"][of]) for of in ("right", "images"))  # type: ignore[misc]
     right = dict(zip(test_images(rows), labels / np.maximum(1, images), strict=True))
+    went = [line["course"] for line in course_rows().get("FedPerl", {}).values()]
     poor = " and ".join(f"{name} ({right[name]:.0%})" for name in sorted(right, key=lambda name: right[name])[:2])
     return [
         f"- What can be told: half of an interval of macro F1 is {' and '.join(f'{one:.3f}' for one in halves)} wide "
@@ -83,6 +81,7 @@ def reasons(rows: Rows) -> list[str]:
         f"- {headroom_note(rows)}",
         f"- Peers: FedPerl+ less itself without them has {shown(apart(rows, OURS, CONTROL, macro))} macro F1. Nor is "
         f"its calibration theirs: ECE {ece[CONTROL]:.3f} without, {ece[OURS]:.3f} with them.",
+        *([f"- Peers and clients over the rounds (small network): {course_told(went)}"] if went else []),
         f"- Labels of rare classes: of the unlabelled images of {poor} the fewest get their right label.",
         f"- Melanomas found: {', '.join(f'{name} {share:.3f}' for name, share in found.items())}.",
     ]
@@ -247,88 +246,10 @@ def time_table(line: Line) -> list[str]:
     return table(["milliseconds a round", *PARTS, "all"], cells)
 
 
-def course_rows() -> dict[str, dict[int, Line]]:
-    """Return the lines of the set `course` by row and seed."""
-    found: dict[str, dict[int, Line]] = {}
-    for run, line in side_by_side.read(LINES / f"{COURSE}.jsonl").items():
-        row, _, seed = run.rpartition(", seed ")
-        found.setdefault(row, {})[int(seed)] = line
-    return found
-
-
-def course_section() -> list[str]:
-    """Return how labels and clients went over the rounds with the small network; nothing while it is not trained."""
-    lines = side_by_side.read(LINES / f"{COURSE}.jsonl")
-    if not lines:
-        return []
-    check_lines(COURSE, lines, jobs(COURSE, Path(), "cpu", [], []))
-    rows = course_rows()
-    looked = {name: [one["course"] for one in some.values()] for name, some in rows.items()}
-    after = sorted(map(int, looked[next(iter(looked))][0]))
-    text = ["### Labels and clients over the rounds", "", COURSE_NOTE, where_and_when(lines.values()), ""]
-    for head, of in COURSES.items():
-        cells = []
-        for name, courses in looked.items():
-            for whose in ("own", "with_peer") if name != SSFL else ("own",):
-                numbers = [fmean(of(one[str(round)][whose]) for one in courses) for round in after]
-                cells.append([name + WHOSE[whose], *(f"{number:.3f}" for number in numbers)])
-        text += [*table([f"{head}, after round", *map(str, after)], cells), ""]
-    cells = [
-        [f"{what}: {name}", *(f"{fmean(one[str(round)]['drift'][key] for one in courses):.3f}" for round in after)]
-        for key, what in DRIFTS.items()
-        for name, courses in looked.items()
-    ]
-    return [*text, DRIFT_NOTE, "", *table(["drift, rounds up to", *map(str, after)], cells), ""]
-
-
-def _share(part: str, whole: str, rare: bool) -> Callable[[Mapping[str, Sequence[int]]], float]:
-    places = [CLASSES_OF.index(name) for name in RARE] if rare else range(len(CLASSES_OF))
-    return lambda counts: sum(counts[part][k] for k in places) / max(1, sum(counts[whole][k] for k in places))
-
-
-def carried_small_section() -> list[str]:
-    """Return what FedPerl+ changes in training on CIFAR-10 one by one, with a small network."""
-    lines = side_by_side.read(LINES / f"{CARRIED_SMALL}.jsonl")
-    if not lines:
-        return []
-    check_lines(CARRIED_SMALL, lines, jobs(CARRIED_SMALL, Path(), "cpu", [], []))
-    rows: dict[str, dict[int, Line]] = {}
-    for run, line in lines.items():
-        row, _, seed = run.removeprefix(f"{TASKS[0]}: ").rpartition(", seed ")
-        rows.setdefault(row, {})[int(seed)] = line
-    base, cells = rows.get("FedPerl", {}), []
-    for name in (name for name in (poc.LOWER, *CARRIED_SMALL_ROWS) if name in rows):
-        some = rows[name]
-        accuracies = {seed: 100 * poc.accuracy(line) for seed, line in some.items()}
-        both = [seed for seed in some if seed in base]
-        less = [f"{accuracies[seed] - 100 * poc.accuracy(base[seed]):+.2f}" for seed in both]
-        taught = [line["accepted"][-1] for line in some.values() if line["accepted"]]
-        cells.append(
-            [
-                name + few_seeds(some),
-                f"{fmean(accuracies.values()):.2f}",
-                "" if name == "FedPerl" else "; ".join(less),
-                f"{fmean(line['validation'][-1] for line in some.values()):.3f}",
-                f"{100 * fmean(taught):.1f}" if taught else "·",
-            ]
-        )
-    head = ["", "accuracy, %", "less FedPerl, seed by seed", "validation accuracy", "labelled in the last round, %"]
-    kept = [
-        poc.accuracy(line) - poc.accuracy(base[seed])
-        for name, some in rows.items()
-        if name.startswith("moments kept")
-        for seed, line in some.items()
-        if seed in base
-    ]
-    told = f"With moments kept {sum(less < 0 for less in kept)} of {len(kept)} runs are below FedPerl's of their seed."
-    text = ["### Why not", "", CARRIED_NOTE, "", where_and_when(lines.values()), ""]
-    return [*text, *table(head, cells), "", told, ""]
-
-
 RECOMMENDED = "The preset `recommended` would have it only if it won on both data sets."
 TRIED = (
-    "Tried, on validation images of two networks with two seeds: every option of the methods on top of FedPerl and "
-    "some together ([below](#what-is-known-so-far))."
+    "Tried, on validation images of two networks: every option of the methods on top of FedPerl with two seeds, some "
+    "together, and some further settings with one ([below](#what-is-known-so-far))."
 )
 HEADROOM = (
     "All labels (Upper, plainly trained in the same steps, which is no bound) are worth about what was aimed at: over "
@@ -360,24 +281,6 @@ PEERS = (
     "seeds of one class at a time decide nothing; they say where to look."
 )
 TIME = "Where the time goes, of the rounds that were timed above; kept moments and own models are in training:"
-COURSE_NOTE = (
-    "The small network at 48 px, seeds 11 and 12, as in the search below. Of the unlabelled images themselves in eval "
-    "mode, asked of the global model alone, and together with the peer that each client's last committee makes of its "
-    "members' last models. That is near what training has, and not the same: there weak views pass networks in train "
-    "mode, and committees are chosen anew. A hospital cannot know any of it: the labels are hidden from training."
-)
-DRIFT_NOTE = (
-    "How far a round carries a client, as a share of the length of the weights that it began with; how much two "
-    "clients' changes agree (cosine); and the length of the mean change beside the mean length of a change."
-)
-CARRIED_NOTE = (
-    "Fewer labels count with FedPerl+ (the table above), and it is left with what labelled images give alone. Moments "
-    "and smoothing were not trained apart there. With a small network, which gains less from unlabelled images, and "
-    "80 rounds in place of 300 (`python bench/plus.py carried_small --device cpu --workers 2`), two seeds and 3,000 "
-    "test images say where to look, and decide nothing. 0.765 is tau times 0.9. A client takes part in every twentieth "
-    "round or so, and the moments that it keeps are of that long ago; whether that is what they cost was not tried."
-)
-CLASSES_OF = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 HALF_RIGHT = 0.5
 KINDS = ("images", "above", "right", "said")
 LABELLED = (
@@ -385,11 +288,3 @@ LABELLED = (
     ("of them right", "right", "above"),
     ("of the labels right", "right", "said"),
 )
-WHOSE = {"own": "", "with_peer": ", with its peer"}
-COURSES = {
-    "share of labels above tau": _share("above", "images", rare=False),
-    "of them right": _share("right", "above", rare=False),
-    f"of labels of {', '.join(RARE)} right": _share("right", "said", rare=True),
-    f"images of {', '.join(RARE)} whose label is right": _share("right", "images", rare=True),
-}
-DRIFTS = {"moved": "moved", "cosine": "cosine of two changes", "kept": "kept by the mean"}

@@ -131,9 +131,12 @@ def test_some_runs_of_the_search_can_be_asked_for(plus: ModuleType) -> None:
         plus.jobs("alone", Path(), "cpu", [], ["agrement"])
 
 
+MADE_OF = ("plus_report", "plus_networks", "plus_rounds", "plus_carried", "plus_why", "plus_page")
+
+
 def fresh_page() -> ModuleType:
     """Return the page's module, imported anew with those that it is made of."""
-    for name in ("skin_page", "plus_time", "plus_report", "plus_networks", "plus_why", "plus_page"):
+    for name in ("skin_page", "plus_time", *MADE_OF):
         sys.modules.pop(name, None)
     return importlib.import_module("plus_page")
 
@@ -141,7 +144,7 @@ def fresh_page() -> ModuleType:
 @pytest.fixture(name="page")
 def _page(plus: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = fresh_page()
-    for one in (plus, sys.modules["plus_report"], sys.modules["plus_networks"], sys.modules["plus_why"], module):
+    for one in (plus, *(sys.modules[name] for name in MADE_OF)):
         monkeypatch.setattr(one, "LINES", tmp_path / "lines")
     return module
 
@@ -567,7 +570,7 @@ def test_fedperl_plus_is_reported_beside_the_core_rows(plus: ModuleType, page: M
 
 
 def test_fedperl_plus_on_cifar_is_beside_the_well_trained_rows(plus: ModuleType, page: ModuleType) -> None:
-    report = sys.modules["plus_report"]
+    report = sys.modules["plus_carried"]
     trained, jobs = plus.poc.read("trained"), plus.jobs("carried", Path(), "cuda", [], [])
     report.LINES.mkdir()
     with (report.LINES / "carried.jsonl").open("w") as file:

@@ -24,14 +24,14 @@ from fedperl.learn.state import State, load_into
 from fedperl.opening import open_store
 from fedperl.parallel import Job
 from fedperl.training import train
-from tests.test_plus import BENCH, CLASSES, SMALL, fresh_page
+from tests.test_plus import BENCH, CLASSES, MADE_OF, SMALL, fresh_page
 
 
 @pytest.fixture(name="why")
 def _why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCH))
     fresh_page()
-    for name in ("plus_report", "plus_why"):
+    for name in MADE_OF:
         monkeypatch.setattr(sys.modules[name], "LINES", tmp_path / "lines")
     (tmp_path / "lines").mkdir()
     return sys.modules["plus_why"]
@@ -243,7 +243,7 @@ def write(path: Path, lines: dict[str, dict[str, Any]], jobs: dict[str, Job]) ->
 
 def test_labels_and_clients_over_the_rounds_are_means_of_seeds(why: ModuleType) -> None:
     plus = sys.modules["plus"]
-    assert why.course_section() == []
+    assert sys.modules["plus_rounds"].course_section() == []
     jobs = plus.jobs("course", Path(), "cpu", [], [])
     lines = {}
     for run in jobs:
@@ -253,18 +253,23 @@ def test_labels_and_clients_over_the_rounds_are_means_of_seeds(why: ModuleType) 
         drift = {"moved": 0.1, "cosine": 0.2 + more / 10, "kept": 0.7}
         lines[run] = {"course": {str(round): {"own": own, "with_peer": helped, "drift": drift} for round in (25, 50)}}
     write(why.LINES / "course.jsonl", lines, jobs)
-    text = "\n".join(why.course_section())
+    text = "\n".join(sys.modules["plus_rounds"].course_section())
     assert "| of them right, after round | 25 | 50 |" in text
     assert "| FedPerl | 0.600 | 0.600 |" in text
     assert "| FedPerl, with its peer | 0.200 | 0.200 |" in text
     assert "SSFL, with its peer" not in text
     assert f"| cosine of two changes: FedPerl | {fmean((0.2, 0.4)):.3f} | 0.300 |" in text
     assert "| images of AK, DF, VASC, SCC whose label is right, after round | 25 | 50 |" in text
+    told = "a peer lets 50.0% of the labels pass tau in place of 50.0%, of which 20.0% are right in place of 60.0%"
+    assert told in text
+    assert "10.0% get their right label in place of 30.0%" in text
+    assert "a cosine of 0.300, and the mean of three keeps 0.70 of" in text
+    assert "where 0.58 would be left" in text
 
 
 def test_what_training_changes_on_cifar_is_beside_fedperl_seed_by_seed(why: ModuleType) -> None:
     plus = sys.modules["plus"]
-    assert why.carried_small_section() == []
+    assert sys.modules["plus_carried"].carried_small_section() == []
     jobs = plus.jobs("carried_small", Path(), "cpu", [], [])
     lines: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(jobs):
@@ -273,7 +278,7 @@ def test_what_training_changes_on_cifar_is_beside_fedperl_seed_by_seed(why: Modu
         tested = {"test": {"last": {"server": {"accuracy": accuracy}}}}
         lines[run] = {"accepted": taught, "validation": [0.4, 0.6], "results": tested}
     write(why.LINES / "carried_small.jsonl", lines, jobs)
-    text = "\n".join(why.carried_small_section())
+    text = "\n".join(sys.modules["plus_carried"].carried_small_section())
     rows = len(jobs) // 2
     assert f"| FedPerl | {51 + rows / 2:.2f} |  | 0.600 | 20.0 |" in text
     assert f"| {plus.poc.LOWER} | {50 + rows / 2:.2f} | -1.00; -1.00 | 0.600 | · |" in text

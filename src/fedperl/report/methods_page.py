@@ -34,6 +34,7 @@ Three change what becomes of the models, and not one bit of training:
 | bytes | none: the mean takes the place of the global model in what is sent for validation |
 | training steps | none; moments that are kept are put in place and taken away in every round, on a GPU without leaving it |
 | validation | as many passes as there are orientations, and one more to choose the share; on a GPU all clients' images pass the global model together, and a mixture each for itself |
+| time | measured in turns beside FedPerl, as a whole and by part: [results/plus.md](results/plus.md#what-stands-in-the-way) |
 | use | as many passes as there are orientations |
 | memory and disk | a model more at the server; at each client its moments, twice a model, and o, of several rounds ([deployment.md](deployment.md#known-limits-of-this-version)) |
 | privacy | m is a mean of global models, which clients are sent in any case; moments and o stay at their client, and the file of the model that a client uses is its own alone, since with m it tells o |
