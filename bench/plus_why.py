@@ -58,7 +58,7 @@ def gained(rows: Rows) -> list[str]:
     soon = min((round for round, value in ours.items() if value >= theirs[last]), default=None)
     if soon is not None:
         told.append(
-            f"{FEDPERL}'s validation macro F1 of round {last} ({theirs[last]:.3f}) is passed after round {soon}"
+            f"{FEDPERL}'s validation macro F1 of round {last} ({theirs[last]:.3f}) is passed after round {soon}{ON}"
         )
     return [f"What it does: {'; '.join(told)}."]
 
@@ -246,6 +246,7 @@ def time_table(line: Line) -> list[str]:
     return table(["milliseconds a round", *PARTS, "all"], cells)
 
 
+ON = ", on the images that its clients choose their share by"
 RECOMMENDED = "The preset `recommended` would have it only if it won on both data sets."
 TRIED = (
     "Tried, on validation images of two networks: every option of the methods on top of FedPerl with two seeds, some "

@@ -212,7 +212,7 @@ def test_headroom_classes_and_confusions_are_counted(why: ModuleType) -> None:
     assert "- Melanomas found: SSFL 0.400, FedPerl T=2 0.400, FedPerl+ without peers 0.500, FedPerl+ 0.600." in reasons
     (gained,) = why.gained(rows)
     assert gained.startswith("What it does: weighted F1 +0.040 [+0.040, +0.040]* beside FedPerl T=2 and +0.030 ")
-    assert gained.endswith("FedPerl T=2's validation macro F1 of round 100 (0.390) is passed after round 50.")
+    assert "FedPerl T=2's validation macro F1 of round 100 (0.390) is passed after round 50, on the images " in gained
     curve = why.course_table(rows, "macro_f1", "it")
     assert curve[0] == "| it, after round | 50 | 100 |"
     assert "| FedPerl+ | 0.410 | 0.430 |" in curve
@@ -295,6 +295,11 @@ def test_the_readme_says_of_it_what_the_page_says() -> None:
     assert [next(place for place, aim in enumerate(aims) if one in aim[1]) for one in intervals] == [4, 0, 1]
     assert [aim[2].startswith("missed") for aim in aims] == [True, True, False, True, False, True, False]
     assert "Three of seven aims are met" in told
+    table = page.split("| macro F1 of FedPerl+ less, at client |")[1].splitlines()
+    less = [float(value) for value in table[2].strip("| ").split(" | ")[1:]]
+    assert table[2].startswith("| SSFL |")
+    assert sum(value < -0.01 for value in less) == 2
+    assert "two clients lose more of it than was allowed" in told
     assert f"takes {aims[5][1].split()[0]} times the time" in told
     (lost,) = re.findall(r"On CIFAR-10 (it is -[\d.]+ ± [\d.]+ points beside FedPerl) \(", page)
     assert f"on CIFAR-10 {lost}" in told
