@@ -82,7 +82,7 @@ def reasons(rows: Rows) -> list[str]:
         f"- Peers: FedPerl+ less itself without them has {shown(apart(rows, OURS, CONTROL, macro))} macro F1. Nor is "
         f"its calibration theirs: ECE {ece[CONTROL]:.3f} without, {ece[OURS]:.3f} with them.",
         *([f"- Peers and clients over the rounds (small network): {course_told(went)}"] if went else []),
-        f"- Labels of rare classes: of the unlabelled images of {poor} the fewest get their right label.",
+        f"- Labels by class: of the unlabelled images of {poor} the fewest get their right label.",
         f"- Melanomas found: {', '.join(f'{name} {share:.3f}' for name, share in found.items())}.",
     ]
 

@@ -41,7 +41,7 @@ Three change what becomes of the models, and not one bit of training:
 
 Peers stay anonymized, and all guards of [privacy.md](privacy.md) apply.
 
-The five options can be taken one by one. The last three change no training, and on validation images of lesions they gained in nearly all runs, whatever those were trained with ([counted](results/plus.md#what-is-known-so-far), on the images that also chose). Two guesses, which CIFAR-10 suggests and nobody has tested: that moments are better not kept where a client comes back after many rounds, and that `objective.tau` should be lower where labels are smoothed, since fewer pass it then ([what is known of both](results/plus.md#why-not)).
+The five options can be taken one by one. The last three change no training, and on validation images of lesions they gained in nearly all runs, whatever those were trained with ([counted](results/plus.md#what-is-known-so-far), on the images that also chose). Two guesses, which CIFAR-10 suggests and two seeds of a small network do not settle: that moments are better not kept where a client comes back after many rounds, and that `objective.tau` should be lower where labels are smoothed, since fewer pass it then ([what is known of both](results/plus.md#why-not)).
 """  # noqa: E501
 
 COLUMNS = ("method", "objective", "selector", "policy", "anonymize", "aggregator", "options")
