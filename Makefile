@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 FLOWER := $(VENV)/.flower_installed
 
-.PHONY: install demo test test-flower test-slow lint format audit clean
+.PHONY: install demo test test-flower test-slow golden lint format audit clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ test-flower: $(FLOWER)
 
 test-slow: $(FLOWER)
 	$(BIN)/python -m pytest -m slow
+
+# Runs the same cases here and at the commit BASE, and prints what differs (golden/changes.md says what may).
+golden: $(STAMP)
+	$(BIN)/python -m golden $(or $(BASE),HEAD) $(if $(ONLY),--only '$(ONLY)') $(if $(CLOSE),--close $(CLOSE))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
