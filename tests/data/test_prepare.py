@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedperl.data import journal, packed
+from fedperl.data import journal, packed, twins
 from fedperl.data.dermsim.draw import draw
 from fedperl.data.journal import Recipe
 from fedperl.data.packed import BadImageError, decode, encode
@@ -215,6 +215,52 @@ def test_twins_become_one_group(tmp_path: Path) -> None:
     assert manifest.group[1] == manifest.group[4]
     assert len(np.unique(manifest.group)) == 11
     assert len(np.unique(manifest.about["published_group"])) == 12
+
+
+def alike(folder: Path, images: int) -> Path:
+    """A set of photographs of nearly the same thing, in two classes."""
+    noise = np.random.default_rng(0).integers(0, 3, (images, 48, 48, 3), dtype=np.uint8)
+    one = np.asarray(picture(1)) // 2
+    for number in range(images):
+        path = folder / ("NV" if number % 2 else "MEL") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(one + noise[number]).save(path)
+    return folder
+
+
+def refused_for_twins(listing: Listing, out: Path) -> list[int]:
+    """Return how many rows were done when it was refused."""
+    done: list[int] = []
+    with pytest.raises(DataError, match=r"look like more than 20 others.*--no-twins"):
+        prepare([listing], out, Recipe(32), progress=lambda rows, _: done.append(rows))
+    return done
+
+
+def test_images_that_all_look_alike_are_refused_early_and_go_on_without_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(twins, "ALIKE", 20)
+    monkeypatch.setattr("fedperl.data.prepare.FIRST", 75)
+    listing, out = read(alike(tmp_path / "set", 90)), tmp_path / "store"
+    assert max(refused_for_twins(listing, out)) == 75
+    assert refused_for_twins(listing, out) == []  # the same command again does not encode the rest in vain
+    done: list[int] = []
+    prepare([listing], out, bare(), progress=lambda rows, _: done.append(rows))
+    assert done[0] == 75
+    prepare([listing], tmp_path / "whole", bare())
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_a_search_that_fails_at_the_end_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first images are told apart, all of them are not."""
+    monkeypatch.setattr(twins, "ALIKE", 20)
+    monkeypatch.setattr("fedperl.data.prepare.FIRST", 10)
+    listing, out = read(alike(tmp_path / "set", 80)), tmp_path / "store"
+    assert max(refused_for_twins(listing, out)) == 80
+    done: list[int] = []
+    prepare([listing], out, bare(), progress=lambda rows, _: done.append(rows))
+    assert set(done) == {80}
+    assert len(Store.open(out).images) == 80
 
 
 # Bad input

@@ -9,7 +9,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -28,6 +28,8 @@ from fedperl.files import digest, lock, sync_folder, write_durably
 
 PARTIAL, SKIPPED = ".partial", "skipped.csv"
 BAD_SHARE = 0.01
+FIRST = 256
+"""So many images are searched for near duplicates as soon as they are stored: where all look alike, so do these."""
 
 
 def recipe_of(
@@ -89,8 +91,13 @@ def prepare(
     work = out.with_name(out.name + PARTIAL)
     work.mkdir(parents=True, exist_ok=True)
     with lock(work / "lock"):
-        described = json.dumps(asdict(recipe) | {"codec": codec, "listings": _describe(rows)})
+        encoded = asdict(replace(recipe, twins=True))  # the search changes no image: what is done serves either way
+        described = json.dumps(encoded | {"codec": codec, "listings": _describe(rows)})
         lines = done_before(work, described)
+        if recipe.twins and not arrays:
+            if len(lines) < FIRST:
+                lines += process(rows[:FIRST], lines, work, recipe, codec, lambda done, _: progress(done, len(rows)))
+            _check_twins(work, lines)
         lines += process(rows, lines, work, recipe, codec, progress)
         prepared = _finish(listings, rows, lines, work, out, recipe, codec, allow_bad)
         sync_folder(out.parent)
@@ -164,7 +171,7 @@ def _finish(
     pixels = np.array([number for _, _, number in kept], dtype=np.int64)
     groups = np.array([row.group for _, row, _ in kept], dtype=np.str_)
     photographs = any(isinstance(row.pixels, Path) for _, row, _ in kept)
-    pairs = _twins(work) if recipe.twins and photographs else None
+    pairs = _twins(packed.stream(work)) if recipe.twins and photographs else None
     manifest = _manifest(listings[0].classes, kept, pixels, merge_groups(groups, pixels, pairs or []))
     manifest.write(work / MANIFEST)
     text = io.StringIO()
@@ -178,8 +185,20 @@ def _finish(
     return Prepared(out, len(manifest), int(pixels.max()) + 1, skipped, None if pairs is None else len(pairs))
 
 
-def _twins(work: Path) -> list[Pair]:
-    return find_twins(Fingerprints.concatenate([fingerprints(images) for images in packed.stream(work)]))
+def _check_twins(work: Path, lines: Sequence[Line]) -> None:
+    """Refuse at once images of which the first already cannot be told apart; all of them could be even less."""
+    lengths = [line.length for line in lines if line.length]
+    if lengths:
+        packed.write_offsets(work, lengths)
+        _twins([next(packed.stream(work, chunk=FIRST))])
+
+
+def _twins(images: Iterable[packed.Images]) -> list[Pair]:
+    prints = Fingerprints.concatenate([fingerprints(some) for some in images])
+    try:
+        return find_twins(prints)
+    except DataError as error:
+        raise DataError(f"{error}; --no-twins goes on without the search (what is encoded is kept)") from None
 
 
 def _manifest(

@@ -301,7 +301,7 @@ class _Search:
                 if sum(len(rows) for rows, _, _ in found) > ALIKE * COLUMNS:
                     raise DataError(
                         f"twins: images {start} to {start + COLUMNS} each look like more than {ALIKE} others; twins "
-                        "can be told in photographs with detail of their own alone: go on without looking for them"
+                        "can be told in photographs with detail of their own alone"
                     )
         rows, columns, orientations = (np.concatenate(part) for part in zip(*found, strict=True))
         return rows, columns, orientations
