@@ -524,9 +524,9 @@ def test_a_store_made_square_in_another_way_is_noticed(run: Path, tmp_path: Path
     shutil.copytree(run, again)
     text = (again / "config.toml").read_text()
     (again / "config.toml").write_text(text.replace('source = "dermsim"', f'source = "{tmp_path / "store"}"'))
-    assert check_fit(open_predictor(again), "squash") == "squash"
+    assert check_fit(again, "squash") == check_fit(again) == "squash"
     with pytest.raises(ConfigError, match="were made with 'squash'; wanted --fit squash"):
-        check_fit(open_predictor(again), "crop")
+        check_fit(again, "crop")
 
 
 def test_batches_and_progress_over_many_files(run: Path, tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from fedperl import train
+from fedperl.cli import main
 from fedperl.data.dermsim.hospitals import ten_hospitals, unseen_hospital
 from fedperl.data.journal import Recipe
 from fedperl.data.manifest import Manifest
@@ -227,7 +229,8 @@ def test_the_unseen_client(tmp_path: Path, hospitals: Store) -> None:
     train(small_config(), tmp_path / "run", store=hospitals)
     unseen = unseen_hospital(size=16, images=300)
     found = evaluate(tmp_path / "run", unseen)
-    assert json.loads((tmp_path / "run" / "evaluations" / "unseen-last.json").read_text()) == found
+    (file,) = (tmp_path / "run" / "evaluations").glob("unseen-*-last.json")
+    assert json.loads(file.read_text()) == found
     net = build_net("small_cnn", 8, seed=0)
     load_model(net, tmp_path / "run" / "models" / "last.safetensors", "small_cnn")
     net.eval()
@@ -300,6 +303,75 @@ def test_a_client_that_was_seen_is_refused(tmp_path: Path, hospitals: Store) -> 
         evaluate(tmp_path / "run", unseen_hospital(size=16, images=60), model="best")
     with pytest.raises(DataError, match="the classes of the images are A, B, C"):
         evaluate(tmp_path / "run", small_store())
+
+
+def evaluated(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | None:
+    """Call `fedperl evaluate` here and return its exit code."""
+    monkeypatch.setattr("sys.argv", ["fedperl", "evaluate", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return stopped.value.code
+
+
+def test_evaluations_on_other_images_never_replace_each_other(
+    tmp_path: Path, hospitals: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(small_config(federation={"rounds": 1}), tmp_path / "run", store=hospitals)
+    for folder, images in (("a", 60), ("b", 70)):
+        unseen_hospital(size=16, images=images).save(tmp_path / folder / "store")
+        for _ in range(2):  # again on the same images: in the same file
+            assert not evaluated(monkeypatch, tmp_path / "run", "--data", tmp_path / folder / "store", "-q")
+    files = list((tmp_path / "run" / "evaluations").glob("store-*-last.json"))
+    assert {json.loads(file.read_text())["images"] for file in files} == {60, 70}
+    assert len(files) == 2
+    for images in (60, 70):  # without a name too
+        evaluate(tmp_path / "run", unseen_hospital(size=16, images=images))
+    assert len(list((tmp_path / "run" / "evaluations").iterdir())) == 4
+
+
+def wide_archive(folder: Path) -> Path:
+    """Photographs in a folder a class, three times as wide as high: only their middle is bright."""
+    wide = np.zeros((30, 90, 3), np.uint8)
+    wide[:, 30:60] = 200
+    for number, label in enumerate(SKIN):
+        (folder / label).mkdir(parents=True)
+        Image.fromarray(wide + np.uint8(number)).save(folder / label / f"{number}.png")
+    return folder
+
+
+def test_an_archive_is_made_square_as_the_runs_own_images(
+    tmp_path: Path, hospitals: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, run, archive = tmp_path / "own", tmp_path / "run", wide_archive(tmp_path / "wide")
+    dataclasses.replace(hospitals, made={"source": "test", "fit": "squash"}).save(own)
+    train(small_config(data={"source": str(own)}, federation={"rounds": 1}), run)
+    assert open_unseen(run, str(archive)).images.mean() < 100  # the dark sides are there
+    assert open_unseen(run, str(archive)).made["fit"] == "squash"
+    with pytest.raises(ConfigError, match="were made with 'squash'; wanted --fit squash"):
+        open_unseen(run, str(archive), fit="crop")
+    with pytest.raises(ConfigError, match="--fit 'squash': .* prepared already"):
+        open_unseen(run, "dermsim", fit="squash")
+    assert not evaluated(monkeypatch, run, "--data", archive)
+    assert "Images made square by squash; the run's own by squash" in capsys.readouterr().out
+    own.rename(tmp_path / "moved")
+    assert open_unseen(run, str(archive)).images.mean() > 180
+    assert not evaluated(monkeypatch, run, "--data", archive)
+    assert "Images made square by crop; the run's own not known" in capsys.readouterr().out
+    assert not evaluated(monkeypatch, run, "--data", archive, "--fit", "squash", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fit"], found["fit_of_run"]) == ("squash", None)
+    with pytest.raises(ConfigError, match="--fit 'bend'; wanted crop or squash"):
+        open_unseen(run, str(archive), fit="bend")
+
+
+def test_a_run_that_lists_its_images_is_not_to_be_told_what_it_saw(tmp_path: Path, hospitals: Store) -> None:
+    train(small_config(federation={"exclude": [8], "rounds": 1}), tmp_path / "run", store=hospitals)
+    with pytest.raises(ConfigError, match="--trust-unseen: .* lists who held which image"):
+        evaluate(tmp_path / "run", hospitals, trust_unseen=True)
+    path = tmp_path / "run" / "partition.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))  # cut: nothing of it is known any more
+    with pytest.raises(RunError, match="--trust-unseen"):
+        evaluate(tmp_path / "run", hospitals)
 
 
 def listed_twice() -> Store:

@@ -16,13 +16,13 @@ from fedperl.data.manifest import UNLABELLED, Indices
 from fedperl.data.prepare import prepare, recipe_of
 from fedperl.data.readers import read_named
 from fedperl.data.store import ABOUT, PARTITION, Store
-from fedperl.errors import DataError, RunError
+from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.evaluate import binned_sums, calibration, classification
 from fedperl.evaluate.classification import Labels, Probabilities
 from fedperl.evaluate.malignancy import malignancy, malignant_classes, malignant_score
 from fedperl.federation.run_folder import RunFolder
 from fedperl.files import write_durably
-from fedperl.predicting import open_predictor
+from fedperl.predicting import check_fit, fit_of, open_predictor
 
 TWO = ("benign", "malignant")
 
@@ -31,6 +31,7 @@ def open_unseen(
     run: Path,
     data: str,
     *,
+    fit: str | None = None,
     allow_missing: bool = False,
     allow_bad: bool = False,
     progress: Progress = lambda done, total: None,
@@ -39,21 +40,26 @@ def open_unseen(
 
     Args:
         data: a store's folder, an archive's (or kind=FOLDER), or `dermsim`.
+        fit: how an archive's images are made square; by default as the run's own, or cropped where their store is gone.
     Raises:
-        FedPerlError: the folder is neither, the archive cannot be read, or its classes are not the run's.
+        FedPerlError: the folder is neither, the archive cannot be read, its classes are not the run's, or it would be
+            made square in another way than the run's own images.
     """
     config = RunFolder(run).read_config()
-    if data == "dermsim":
-        return unseen_hospital(size=config.data.size)
-    if (Path(data) / ABOUT).exists():
-        return Store.open(Path(data))
+    if data == "dermsim" or (Path(data) / ABOUT).exists():
+        if fit is not None:
+            raise ConfigError(
+                f"--fit {fit!r}: the images of {data} are prepared already; wanted it with archives alone"
+            )
+        return unseen_hospital(size=config.data.size) if data == "dermsim" else Store.open(Path(data))
+    square = check_fit(run, fit)
     listing = read_named(data)
     results = RunFolder(run).read_results()
     if results is not None:
         _check_classes(listing.classes, tuple(results["classes"]), run)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "store"
-        recipe = recipe_of([listing], size=config.data.size, twins=False)
+        recipe = recipe_of([listing], size=config.data.size, fit=square, twins=False)
         prepare([listing], out, recipe, allow_missing=allow_missing, allow_bad=allow_bad, progress=progress)
         return Store.open(out)
 
@@ -64,7 +70,8 @@ def evaluate(
     *,
     model: str = "last",
     source: str | None = None,
-    name: str = "unseen",
+    name: str | None = None,
+    trust_unseen: bool = False,
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Return the numbers of a run's model on images it never saw, and keep them in the run folder.
@@ -77,9 +84,11 @@ def evaluate(
     Args:
         model: which of the run's models, a file of its folder `models`.
         source: only the images of this data set.
-        name: of the images, for the file in the run folder.
+        name: of the images, for the file in the run folder; by default `name_of` them.
+        trust_unseen: the word of whoever asks that nobody of a run across sites held these images.
     Raises:
-        RunError: the run has no such model, or it gives no probabilities.
+        RunError: the run has no such model, it gives no probabilities, or does not know who held which image.
+        ConfigError: `trust_unseen` of a run that knows.
         DataError: the store's size or classes are not the model's, or nothing of it is unseen.
     """
     predictor = open_predictor(run, model, device=device)
@@ -87,7 +96,10 @@ def evaluate(
     _check_classes(store.classes, classes, run)
     if store.size != size:
         raise DataError(f"the store holds images of {store.size} px; {run} was trained on {size} px")
-    rows, seen = _unseen(run, store, _rows(store, source))
+    held = held_by(run, trust_unseen=trust_unseen)
+    rows, seen = _rows(store, source), None
+    if held is not None:
+        rows, seen = _unseen(run, held, store, rows)
     probabilities = predictor.ask(torch.from_numpy(store.pixels(rows))).cpu().numpy()
     if not np.isfinite(probabilities).all():
         raise RunError(f"{predictor.path}: gives probabilities that are not finite")
@@ -96,7 +108,9 @@ def evaluate(
         "model": model,
         "round": str(predictor.round),
         "images": len(rows),
-        "left_out_as_seen": seen,
+        "left_out_as_seen": seen,  # null: not checked
+        "fit": store.made.get("fit"),
+        "fit_of_run": fit_of(run),
     }
     found |= {"sets": _counts(store, rows)}
     views: dict[str, tuple[Labels, Probabilities]] = {}
@@ -112,9 +126,14 @@ def evaluate(
     found["sums"] = {view: binned_sums(*images).to_dict() for view, images in views.items()}
     folder = run / "evaluations"
     folder.mkdir(exist_ok=True)
-    file = folder / f"{'-'.join(filter(None, (name, source, model)))}.json"
+    file = folder / f"{'-'.join(filter(None, (name or name_of(store), source, model)))}.json"
     write_durably(file, (json.dumps(found, indent=1) + "\n").encode(), mode=0o644)
     return found
+
+
+def name_of(store: Store, data: str = "unseen") -> str:
+    """Return what an evaluation on a store's images is called: another for other images in a folder of one name."""
+    return f"{Path(data.partition('=')[2] or data).name or 'unseen'}-{store.digest()[:8]}"
 
 
 def _calibration(truth: Labels, probabilities: Probabilities) -> dict[str, float]:
@@ -157,13 +176,12 @@ def _counts(store: Store, rows: Indices) -> dict[str, int]:
     return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
 
-def _unseen(run: Path, store: Store, rows: Indices) -> tuple[Indices, int]:
+def _unseen(run: Path, held: set[str], store: Store, rows: Indices) -> tuple[Indices, int]:
     """Return the rows of which a client or the server of the run held nothing, and how many others there are.
 
     By the image's name over all sets, its lesion or patient, and, where the store is the run's own, its pixels and
     twins.
     """
-    held = _held(run)
     manifest = store.manifest
     every = identities(manifest, np.arange(len(manifest)))
     ours = np.array([name in held or published in held for name, published, _ in every])
@@ -178,16 +196,34 @@ def _unseen(run: Path, store: Store, rows: Indices) -> tuple[Indices, int]:
     return rows[~seen], int(seen.sum())
 
 
-def _held(run: Path) -> set[str]:
-    """Return the names and groups of all images that those who took part in a run held."""
+def held_by(run: Path, *, trust_unseen: bool = False) -> set[str] | None:
+    """Return the names and groups of all images that those who took part in a run held.
+
+    None of a run across sites, whose server knows of no image, where whoever asks vouches for the images.
+
+    Raises:
+        RunError: the run does not know who held which image, and nobody vouches.
+        ConfigError: it knows, and is not to be asked.
+    """
     excluded = {str(number) for number in RunFolder(run).read_config().federation.exclude}
     path = run / PARTITION
     try:
         with path.open(newline="", encoding="utf-8") as file:
             file.readline()
-            lines = [line for line in csv.DictReader(file) if line["holder"] not in excluded]
-        return {archive_name(line["source"], line["image"]) for line in lines} | {
-            f"group {line['group']}" for line in lines
-        }
+            every = list(csv.DictReader(file))
+        lines = [line for line in every if line["holder"] not in excluded]
+        held = {archive_name(line["source"], line["image"]) for line in lines}
+        held |= {f"group {line['group']}" for line in lines}
     except (OSError, KeyError, csv.Error) as error:
         raise RunError(f"{path}: cannot be read: {error!r}") from None
+    if every and trust_unseen:
+        raise ConfigError(
+            f"--trust-unseen: {path} lists who held which image, and these are left out; leave the option out"
+        )
+    if not every and not trust_unseen:
+        raise RunError(
+            f"{path}: lists no image, as after a run across sites, so what its clients saw cannot be left out; if you "
+            "know that no site and not the server held any of these images, or others of the same lesion or patient, "
+            "say so with --trust-unseen"
+        )
+    return held if every else None

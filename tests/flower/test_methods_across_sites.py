@@ -13,6 +13,7 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedperl.cli import main
 from fedperl.config import dump, methods
 from fedperl.data.store import Store
 from fedperl.engines.flower.exchange import Waiting
@@ -21,6 +22,7 @@ from fedperl.engines.flower.server_app import SimulatedSites, serve
 from fedperl.engines.flower.site import Asking, Site, answer, as_client
 from fedperl.errors import ConfigError, RunError
 from fedperl.evaluate.group_counts import LEAST
+from fedperl.evaluating import evaluate
 from fedperl.federation.wire import Parcel, read_evaluate
 from fedperl.learn.weights import read_metadata
 from fedperl.opening import open_store
@@ -231,6 +233,33 @@ def test_a_site_that_cannot_write_its_model_says_so(tmp_path: Path) -> None:
     (tmp_path / "sites" / "3" / MODEL).rmdir()
     carry(grid, config, tmp_path / "across", resume=True)
     assert handed_out(tmp_path / "sites").keys() == set(range(10)) - {FEW}
+
+
+def test_of_a_run_across_sites_it_is_not_known_what_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own images are refused as any others, until whoever asks vouches for them; then nothing was checked."""
+    config, out = short("fedperl", federation={"rounds": 1}), tmp_path / "across"
+    carry(SitesHere(config, tmp_path / "sites"), config, out)
+    with pytest.raises(RunError, match=r"partition\.csv: lists no image.*--trust-unseen"):
+        evaluate(out, whole())
+    part(1).save(tmp_path / "store")
+    monkeypatch.setattr("sys.argv", ["fedperl", "evaluate", str(out), "--data", str(tmp_path / "nothing there")])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "--trust-unseen" in capsys.readouterr().err  # before an archive is looked for
+    monkeypatch.setattr(
+        "sys.argv", ["fedperl", "evaluate", str(out), "--data", str(tmp_path / "store"), "--trust-unseen"]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert not stopped.value.code
+    assert "Not checked" in capsys.readouterr().out
+    (file,) = (out / "evaluations").iterdir()
+    found = json.loads(file.read_text())
+    assert found["left_out_as_seen"] is None
+    assert found["images"] == (part(1).manifest.label >= 0).sum()
 
 
 def test_refused_are_those_with_raw_peers_or_without_a_server() -> None:

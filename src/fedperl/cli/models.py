@@ -91,6 +91,15 @@ def evaluate(
     ],
     model: Annotated[str, typer.Option(help="Which of the run's models.")] = "last",
     source: Annotated[str | None, typer.Option(help="Only the images of this data set of the store.")] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an archive: crop or squash. By default as the run's own images; crop if their store is gone."
+        ),
+    ] = None,
+    trust_unseen: Annotated[
+        bool, typer.Option("--trust-unseen", help="After a run across sites: you know that nobody held these images.")
+    ] = False,
     allow_missing: AllowMissing = False,
     allow_bad: AllowBad = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
@@ -99,7 +108,7 @@ def evaluate(
 ) -> None:
     """Test a trained model on a client it never saw: all classes where it has them, malignant against benign."""
     from fedperl.evaluating import evaluate as evaluate_run
-    from fedperl.evaluating import open_unseen
+    from fedperl.evaluating import held_by, name_of, open_unseen
     from fedperl.federation.run_folder import RunFolder
     from fedperl.opening import check_device
     from fedperl.predicting import open_predictor
@@ -108,18 +117,27 @@ def evaluate(
     check_device(device)
     RunFolder(run).read_config()
     open_predictor(run, model, device=device)  # what is not there is told before an archive is read
+    held_by(run, trust_unseen=trust_unseen)
     with bar("images", hidden=quiet or as_json) as progress:
         task = progress.add_task("images", total=None)
         store = open_unseen(
             run,
             data,
+            fit=fit,
             allow_missing=allow_missing,
             allow_bad=allow_bad,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
         progress.update(task, completed=len(store.images), total=len(store.images))
-    name = Path(data.partition("=")[2] or data).name or "unseen"
-    found = evaluate_run(run, store, model=model, source=source, name=name, device=device)
+    found = evaluate_run(
+        run,
+        store,
+        model=model,
+        source=source,
+        name=name_of(store, data),
+        trust_unseen=trust_unseen,
+        device=device,
+    )
     if as_json:
         print(json.dumps(found))
     elif not quiet:
@@ -156,7 +174,7 @@ def predict(
 
     check_device(device)
     predictor = predicting.open_predictor(model, name, device=device)
-    square = predicting.check_fit(predictor, fit)
+    square = predicting.check_fit(predictor.run, fit)
     abstain = predicting.abstention(predictor, risk=risk, threshold=threshold)
     if out is not None:
         predicting.check_csv(out, images)

@@ -3,7 +3,7 @@
 from fedperl.predicting.abstaining import Abstention, abstention, validation_sums
 from fedperl.predicting.answers import Prediction, check_csv, predict_images, summary, write_csv
 from fedperl.predicting.images import Entry, list_images, read_image
-from fedperl.predicting.model import Predictor, check_fit, open_predictor
+from fedperl.predicting.model import Predictor, check_fit, fit_of, open_predictor
 
 __all__ = [
     "Abstention",
@@ -13,6 +13,7 @@ __all__ = [
     "abstention",
     "check_csv",
     "check_fit",
+    "fit_of",
     "list_images",
     "open_predictor",
     "predict_images",

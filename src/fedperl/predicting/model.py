@@ -115,17 +115,22 @@ def _class_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_fit(predictor: Predictor, fit: str) -> Fit:
-    """Return how images are made square, once it is known not to be another way than the model's own images were.
+def fit_of(run: Path | None) -> str | None:
+    """Return how a run's own images were made square; None where their store is not at hand or does not say."""
+    store = None if run is None else Path(RunFolder(run).read_config().data.source)
+    return read_about(store)[1].get("fit") if store is not None and (store / ABOUT).is_file() else None
+
+
+def check_fit(run: Path | None, fit: str | None = None) -> Fit:
+    """Return how images are made square: as asked, else as the run's own were, else cropped.
 
     Raises:
-        ConfigError: no such way, or the run's store, where it is still at hand, was made in another.
+        ConfigError: no such way, or the run's own images were made in another.
     """
-    if fit not in get_args(Fit):
-        raise ConfigError(f"--fit {fit!r}; wanted {' or '.join(get_args(Fit))}")
-    if predictor.run is not None:
-        store = Path(RunFolder(predictor.run).read_config().data.source)
-        made = read_about(store)[1].get("fit", fit) if (store / ABOUT).is_file() else fit
-        if made != fit:
-            raise ConfigError(f"--fit {fit!r}: the images of {store} were made with {made!r}; wanted --fit {made}")
-    return cast(Fit, fit)
+    made = fit_of(run)
+    chosen = fit or made or "crop"
+    if chosen not in get_args(Fit):
+        raise ConfigError(f"--fit {chosen!r}; wanted {' or '.join(get_args(Fit))}")
+    if made not in (None, chosen):
+        raise ConfigError(f"--fit {chosen!r}: the images of {run} were made with {made!r}; wanted --fit {made}")
+    return cast(Fit, chosen)

@@ -161,9 +161,16 @@ def evaluation_tables(found: Results) -> list[Table | str]:
     """Return what a model reached on a client it never saw."""
     sets = ", ".join(f"{name} {count}" for name, count in found["sets"].items())
     shown: list[Table | str] = [f"Model {found['model']} (round {found['round']}) on {found['images']} images: {sets}"]
-    if found["left_out_as_seen"]:
+    if found["left_out_as_seen"] is None:
+        shown.append(
+            "Not checked: whether the run's sites held these images, their lesions or patients (--trust-unseen)"
+        )
+    elif found["left_out_as_seen"]:
         left_out = f"{found['left_out_as_seen']} others left out: the run's clients held them, their lesion or patient"
         shown.append(left_out)
+    if found["fit"] is not None:
+        own = "not known: their store is not at hand" if found["fit_of_run"] is None else f"by {found['fit_of_run']}"
+        shown.append(f"Images made square by {found['fit']}; the run's own {own}")
     if "classes" in found:
         table = Table(title="All classes")
         names = ("weighted_f1", "macro_f1", "balanced_accuracy", "accuracy")
