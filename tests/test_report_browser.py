@@ -116,7 +116,7 @@ def test_choosing_a_client_and_bins_changes_the_ece(opened: Opened, folders: lis
         captions = page.locator("#figures-reliability figcaption").all_inner_texts()
         for folder, caption in zip(folders, captions, strict=True):
             wanted = sums(folder, "test", client)
-            assert f" over {bins} bins, {wanted.images} images" in caption
+            assert f" over {bins} equal bins, {wanted.images} images" in caption
             assert shown("ECE", caption) == pytest.approx([wanted.ece(bins)], abs=5.1e-4)
             assert ("client 2 (test)" if client else "all clients together") in caption
 

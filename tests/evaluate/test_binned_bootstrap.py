@@ -13,6 +13,7 @@ from fedperl.evaluate import (
     binned_sums,
     bootstrap_interval,
     classification,
+    interval_of_difference,
     intervals_of_confidence,
     intervals_of_confusion,
     main_intervals,
@@ -119,6 +120,24 @@ def test_the_intervals_are_those_of_drawn_images() -> None:
         assert bounds(interval) == pytest.approx((low, high), abs=tolerance), name
         assert interval.value == pytest.approx(theirs[name].value, abs=0.003)
         assert deviation > tolerance / 4  # the test could fail
+
+
+def test_the_interval_of_a_difference_is_that_of_images_drawn_for_each_alone() -> None:
+    """Against the normal one of two proportions, where accuracy differs; and as wide as no difference at all."""
+    before, after = np.array([[150, 50], [60, 140]]), np.array([[180, 20], [30, 170]])
+    found = interval_of_difference(before, after, "accuracy", resamples=4000)
+    shares = [290 / 400, 350 / 400]
+    error = 1.96 * sqrt(sum(p * (1 - p) / 400 for p in shares))
+    assert found.value == pytest.approx(shares[1] - shares[0])
+    assert bounds(found) == pytest.approx((0.15 - error, 0.15 + error), abs=0.005)
+    low, high = bounds(interval_of_difference(before, before))
+    assert low < 0 < high
+    f1 = [numbers(one.tolist())["weighted_f1"] for one in (before, after)]
+    assert interval_of_difference(before, after).value == pytest.approx(f1[1] - f1[0])
+    low, high = bounds(interval_of_difference(after, before))
+    assert low < high < 0
+    with pytest.raises(ValueError, match="0 images"):
+        interval_of_difference(before, np.zeros((2, 2), dtype=np.int64))
 
 
 def test_degenerate_counts() -> None:

@@ -1,7 +1,7 @@
 """Arrays in, numbers out."""
 
 from fedperl.evaluate.binned import BINS, BinnedSums, binned_sums
-from fedperl.evaluate.binned_bootstrap import intervals_of_confidence, intervals_of_confusion
+from fedperl.evaluate.binned_bootstrap import interval_of_difference, intervals_of_confidence, intervals_of_confusion
 from fedperl.evaluate.bootstrap import (
     BootstrapInterval,
     bootstrap_counts,
@@ -126,6 +126,7 @@ __all__ = [
     "group_counts",
     "group_names",
     "heat_map",
+    "interval_of_difference",
     "intervals_of_confidence",
     "intervals_of_confusion",
     "main_intervals",

@@ -27,6 +27,35 @@ def intervals_of_confusion(
     Raises:
         ValueError: no image, counts that are none, a level outside (0, 1), or fewer than 2 resamples.
     """
+    found = _drawn_numbers(confusion, resamples, seed, level)
+    values = from_confusion(np.asarray(confusion)).to_dict()
+    return {name: percentile_interval(values[name], each, resamples, level) for name, each in found.items()}
+
+
+def interval_of_difference(
+    before: Counts,
+    after: Counts,
+    number: str = "weighted_f1",
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = 0.95,
+) -> BootstrapInterval:
+    """Return by how much a number of `intervals_of_confusion` is higher after than before, with its interval.
+
+    The images of each matrix are drawn by themselves, since counts do not tell which image is which: where both are of
+    the same images, the interval is as a rule too wide.
+
+    Raises:
+        ValueError: as `intervals_of_confusion`.
+    """
+    each = [_drawn_numbers(one, resamples, seed + place, level)[number] for place, one in enumerate((before, after))]
+    values = [from_confusion(np.asarray(one)).to_dict()[number] for one in (before, after)]
+    return percentile_interval(values[1] - values[0], each[1] - each[0], resamples, level)
+
+
+def _drawn_numbers(confusion: Counts, resamples: int, seed: int, level: float) -> dict[str, Floats]:
+    """Return each number of every resample, (resamples,)."""
     confusion = np.asarray(confusion)
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
         raise ValueError(f"wanted a confusion matrix (classes, classes), found {confusion.shape}")
@@ -37,14 +66,12 @@ def intervals_of_confusion(
     right = drawn @ (names[true] * (true == predicted)[:, None])
     n, present = drawn.sum(axis=1), support > 0
     recall, f1 = right / np.maximum(support, 1), 2 * right / np.maximum(support + called, 1)
-    found = {
+    return {
         "accuracy": right.sum(axis=1) / n,
         "balanced_accuracy": recall.sum(axis=1) / present.sum(axis=1),
         "weighted_f1": (f1 * support).sum(axis=1) / n,
         "macro_f1": (f1 * present).sum(axis=1) / present.sum(axis=1),
     }
-    values = from_confusion(confusion).to_dict()
-    return {name: percentile_interval(values[name], each, resamples, level) for name, each in found.items()}
 
 
 def intervals_of_confidence(

@@ -17,12 +17,14 @@ from fedperl.evaluate.subgroups import SMALLEST
 from fedperl.files import write_durably
 from fedperl.report.page_data import CHOICES, PageRun, embedded, read_runs, shared_choice
 from fedperl.report.page_groups import groups_tables, left_out
-from fedperl.report.page_summary import SAME, cautions, summary
+from fedperl.report.page_summary import ADAPTIVE_ECE, cautions, summary
 from fedperl.report.page_tables import (
+    OUTLIER,
     classes_tables,
     clients_table,
     cost_table,
     glance_table,
+    has_outlier,
     hashes_table,
     origin_table,
     runs_table,
@@ -51,8 +53,9 @@ LIMITS = (
     "Intervals of 95 % answer: with other test images like these, drawn one by one, where would this model's number "
     "lie? They say nothing of another training or another hospital, are too narrow where several images are of one "
     "lesion or patient, and have no width where all images are right or all wrong.",
-    "In the tables, ECE and MCE are over adaptive bins, as in the paper; in the diagrams, over bins of equal width, "
-    "which you choose. The two differ.",
+    f"There are two ECEs, which differ. “{ADAPTIVE_ECE}” is each client's, or their mean; MCE has the same bins. Of "
+    "all images together, and in the diagrams, ECE is over bins of equal width: 15 in the table, as many as you choose "
+    "in the diagrams.",
     "Curves, areas by class and thresholds are from counts in bins: images of one bin count as equally sure.",
     "A threshold holds for images like those it was chosen on. Compare what it gives on validation and on test images, "
     "and for each client, before relying on it.",
@@ -187,7 +190,11 @@ def _summary(runs: Sequence[PageRun], choice: str, which: str) -> str:
         for question, found in summary(runs, choice).items()
         if found
     )
-    note = f'<p class="soft">{escape(which)} Differences of weighted F1 below {SAME} count as none.</p>'
+    drawn = (
+        " The interval of a client's difference comes from the counts of both runs, each run's test images drawn again "
+        "by themselves. Of the same images it is wider than need be: small differences are missed, not made up."
+    )
+    note = f'<p class="soft">{escape(which + (drawn if len(runs) > 1 else ""))}</p>'
     return "\n".join([note, glance_table(runs, choice), f'<dl class="answers">{answers}</dl>'])
 
 
@@ -221,14 +228,22 @@ def _results(runs: Sequence[PageRun], choice: str, which: str) -> str:
             "<h3>By client</h3>",
             '<figure id="figure-clients"></figure>',
             clients_table(runs, choice),
-            '<p class="soft">The mean without client 8, whose images are unlike all others in the paper, is of the '
-            "same models, not of models that were trained without it.</p>",
+            _outlier(runs, choice),
             scaling_table(runs, choice),
             "<h3>By class</h3>",
             classes_tables(runs, choice),
             '<p class="soft">–: the class has no test image, or no other has.</p>',
             _patients(runs, choice),
         ]
+    )
+
+
+def _outlier(runs: Sequence[PageRun], choice: str) -> str:
+    if not any(has_outlier(run, choice) for run in runs):
+        return ""
+    return (
+        f'<p class="soft">The mean without client {OUTLIER}, whose images are unlike all others in the paper, is of '
+        "the same models, not of models that were trained without it.</p>"
     )
 
 

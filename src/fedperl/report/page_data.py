@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedperl.data.partitions.paper import PAPER
 from fedperl.errors import RunError
 from fedperl.evaluate import (
     BinnedSums,
@@ -61,6 +62,11 @@ class PageRun:
     def sums(self) -> Mapping[str, Mapping[str, BinnedSums]]:
         """Key -> "test" and "validation" -> counts."""
         return self.counted.sums
+
+    @property
+    def of_the_papers_clients(self) -> bool:
+        """Whether the clients are the paper's ten."""
+        return self.sources == tuple(hospital.source for hospital in PAPER)
 
     @property
     def rounds_done(self) -> int:

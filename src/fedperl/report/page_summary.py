@@ -2,24 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedperl.evaluate import BinnedSums, extremes, one_answer
+from fedperl.evaluate import BinnedSums, BootstrapInterval, extremes, interval_of_difference, one_answer
 from fedperl.evaluate.scaling import COLDEST, HOTTEST
 from fedperl.report.page_data import CHOICES, SERVER, PageRun
 
-SAME = 0.005
-"""Differences of weighted F1 below this count as none."""
 RISK = 0.1
 """The share of wrong answers that the example of abstaining allows."""
 FEW = 10
 """A class with fewer test images says little of itself."""
+ADAPTIVE_ECE = "ECE, adaptive bins (paper)"
+"""The ECE of one client, or its mean over clients; that of all images together is over bins of equal width."""
 
 
 def summary(runs: Sequence[PageRun], choice: str) -> dict[str, list[str]]:
     """Return question -> answers, one a run; all runs are finished, the first is what the others are compared with."""
     first, others = runs[0], runs[1:]
+    intervals = [difference_intervals(first, run, choice) for run in others]
+    compared = list(zip(others, intervals, strict=True))
     found = {
-        "Who gains?": [_gains(first, run, choice, higher=True) for run in others],
-        "Who is harmed?": [_gains(first, run, choice, higher=False) for run in others],
+        "Who gains?": [_gains(first, run, choice, one, higher=True) for run, one in compared],
+        "Who is harmed?": [_gains(first, run, choice, one, higher=False) for run, one in compared],
         "Which client is served worst?": [_worst(run, choice) for run in runs],
         "Can its confidence be believed?": [_calibrated(run, choice) for run in runs],
         "Where should it abstain?": [_abstain(run, choice) for run in runs],
@@ -111,24 +113,35 @@ def differences(first: PageRun, run: PageRun, choice: str) -> dict[str, float]:
     return {client: value - before[client] for client, value in after.items() if client in before}
 
 
-def _gains(first: PageRun, run: PageRun, choice: str, *, higher: bool) -> str:
+def difference_intervals(first: PageRun, run: PageRun, choice: str) -> dict[str, BootstrapInterval]:
+    """Return the same with intervals, at every client whose counts both runs have."""
+    found = {}
+    for client in differences(first, run, choice):
+        counts = [sums for one in (first, run) if (sums := one.pooled(choice, client=client)) is not None]
+        if len(counts) == 2 and all(one.confusion.any() for one in counts):
+            found[client] = interval_of_difference(counts[0].confusion, counts[1].confusion)
+    return found
+
+
+def _gains(
+    first: PageRun, run: PageRun, choice: str, intervals: Mapping[str, BootstrapInterval], *, higher: bool
+) -> str:
     found = differences(first, run, choice)
     if not found:
         return ""
-    sign, word = (1, "higher") if higher else (-1, "lower")
-    moved = {client: value for client, value in found.items() if sign * value >= SAME}
-    mean = f" (mean difference {_signed(sum(found.values()) / len(found))})" if higher else ""
-    if not moved:
-        return f"{run.name}: weighted F1 is {word} than with {first.name} at none of {len(found)} clients{mean}."
-    most = _furthest(moved)
+    bounds = {client: [float(v or 0.0) for v in (one.value, one.low, one.high)] for client, one in intervals.items()}
+    moved = {client: one for client, one in bounds.items() if (one[1] > 0 if higher else one[2] < 0)}
+    where = f"{len(moved) or 'none'} of {len(intervals)} clients"
+    if moved:
+        most = max(moved, key=lambda client: abs(moved[client][0]))
+        value, low, high = map(_signed, moved[most])
+        where += f", most at {client_name(run, most)}, {value} [{low}, {high}]"
+    unknown = f"; of {len(found) - len(intervals)} more no counts are told" if len(intervals) < len(found) else ""
+    mean = f" Mean difference {_signed(sum(found.values()) / len(found))}." if higher else ""
     return (
-        f"{run.name}: weighted F1 is {word} than with {first.name} at {len(moved)} of {len(found)} clients, most at "
-        f"{client_name(run, most)}, {_signed(moved[most])}{mean}."
+        f"{run.name}: weighted F1 is {'higher' if higher else 'lower'} than with {first.name} at {where}{unknown}; a "
+        f"client counts where the 95 % interval of its difference excludes 0.{mean}"
     )
-
-
-def _furthest(values: Mapping[str, float]) -> str:
-    return max(values, key=lambda client: abs(values[client]))
 
 
 def _worst(run: PageRun, choice: str) -> str:
@@ -154,7 +167,7 @@ def _calibrated(run: PageRun, choice: str) -> str:
     else:
         what = f"on the whole too {'sure' if gap > 0 else 'unsure'} by {100 * abs(gap):.0f} points"
     over = run.results["over_clients"][choice]
-    mean = f"; ECE {over['ece']['mean']:.3f} as a mean over clients" if "ece" in over else ""
+    mean = f"; {ADAPTIVE_ECE}: {over['ece']['mean']:.3f} as a mean over clients" if "ece" in over else ""
     if mean and "ece_scaled" in over:
         mean += f", {over['ece_scaled']['mean']:.3f} with a temperature fitted on each client's validation images"
     return (

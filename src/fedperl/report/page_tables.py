@@ -15,10 +15,10 @@ from fedperl.evaluate import (
     spread_without,
 )
 from fedperl.report.page_data import SERVER, PageRun
-from fedperl.report.page_summary import at_end, client_name, differences, f1_by_client
+from fedperl.report.page_summary import ADAPTIVE_ECE, at_end, client_name, differences, f1_by_client
 
 OUTLIER = "8"
-"""The paper's client whose images are unlike all others: averages are given without it too."""
+"""Of the paper's ten, the client whose images are unlike all others: averages are given without it too."""
 NONE = "–"
 
 NUMBERS = {
@@ -29,8 +29,8 @@ NUMBERS = {
     "macro_auroc": "AUROC",
     "macro_auprc": "AUPRC",
     "hard_auroc": "AUROC, from labels",
-    "ece": "ECE",
-    "ece_scaled": "ECE, with temperature",
+    "ece": ADAPTIVE_ECE,
+    "ece_scaled": f"{ADAPTIVE_ECE}, with temperature",
     "temperature": "temperature",
     "mce": "MCE",
     "brier": "Brier",
@@ -94,7 +94,7 @@ def glance_table(runs: Sequence[PageRun], choice: str) -> str:
                 f"{100 * over['coverage_at_10']['mean']:.0f} %" if "coverage_at_10" in over else NONE,
             ]
         )
-    head = ["run", "weighted F1", "against the first", "worst client", "ECE", "answered at 10 % risk"]
+    head = ["run", "weighted F1", "against the first", "worst client", ADAPTIVE_ECE, "answered at 10 % risk"]
     return table("At a glance: means over clients, on test images", head, rows)
 
 
@@ -129,13 +129,17 @@ def clients_table(runs: Sequence[PageRun], choice: str) -> str:
             cells = [_mean(values[run.name], members) for run in runs]
             rows.append([f"Mean, clients {_listed(members)} ({source})", *cells])
     rows.append(["Mean, all clients", *(str(spread(list(values[run.name].values()))) for run in runs)])
-    if OUTLIER in clients and len(clients) > 1:
-        cells = [
-            str(spread_without(values[run.name], [OUTLIER])) if OUTLIER in values[run.name] else NONE for run in runs
-        ]
+    if any(has_outlier(run, choice) for run in runs):
+        cells = [str(spread_without(values[run.name], [OUTLIER])) if has_outlier(run, choice) else NONE for run in runs]
         rows.append([f"Mean, without client {OUTLIER}", *cells])
     caption = "Weighted F1 by client, test images: value [95 % interval]"
     return table(caption, ["client", *(run.name for run in runs)], rows, wide="Mean")
+
+
+def has_outlier(run: PageRun, choice: str) -> bool:
+    """Whether the clients are the paper's, and its outlier and others were tested."""
+    tested = run.tested(choice)
+    return run.of_the_papers_clients and OUTLIER in tested and len(tested) > 1
 
 
 def scaling_table(runs: Sequence[PageRun], choice: str) -> str:
@@ -145,7 +149,7 @@ def scaling_table(runs: Sequence[PageRun], choice: str) -> str:
         [client_name(runs[0], client), *(_scaled(tested[run.name].get(client, {})) for run in runs)]
         for client in _clients(tested)
     ]
-    caption = "ECE by client, test images: before → with its temperature T"
+    caption = f"{ADAPTIVE_ECE}, by client, test images: before → with its temperature T"
     return table(caption, ["client", *(run.name for run in runs)], rows)
 
 

@@ -136,7 +136,7 @@
   function drawReliability() {
     several("figures-reliability", (figure, run, where, found, width) => {
       const bins = reliability(found, state.bins);
-      const caption = `${run.name}, ${clientName(state.client)}: ECE ${fixed(ece(found, state.bins))} over ${state.bins} bins, ${images(found)} images`;
+      const caption = `${run.name}, ${clientName(state.client)}: ECE ${fixed(ece(found, state.bins))} over ${state.bins} equal bins, ${images(found)} images`;
       place(figure, reliabilityChart({ label: `Reliability diagram. ${caption}. Bars: accuracy; lines: confidence.`, width, bins, place: where }), {
         caption, name: `reliability-${slug(run.name)}`, head: ["from", "to", "images", "confidence", "accuracy", "gap"],
         rows: bins.map((b) => [b.low, b.high, b.n, b.confidence, b.accuracy, b.gap]),
