@@ -28,7 +28,7 @@ from fedperl.files import digest, lock, sync_folder, write_durably
 
 PARTIAL, SKIPPED = ".partial", "skipped.csv"
 BAD_SHARE = 0.01
-FIRST = 256
+FIRST = 512
 """So many images are searched for near duplicates as soon as they are stored: where all look alike, so do these."""
 
 
