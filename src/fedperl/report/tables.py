@@ -168,7 +168,7 @@ def evaluation_tables(found: Results) -> list[Table | str]:
     elif found["left_out_as_seen"]:
         left_out = f"{found['left_out_as_seen']} others left out: the run's clients held them, their lesion or patient"
         shown.append(left_out)
-    if found["fit"] is not None:
+    if found.get("fit") is not None:
         own = "not known: their store is not at hand" if found["fit_of_run"] is None else f"by {found['fit_of_run']}"
         shown.append(f"Images made square by {found['fit']}; the run's own {own}")
     if "classes" in found:
