@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from fedperl.config import resolve
 from fedperl.data.manifest import Manifest
@@ -24,6 +26,11 @@ from fedperl.settings import Config
 signal.signal(signal.SIGINT, signal.default_int_handler)  # begun in the background it is ignored, and so by children
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: networks here are too small for two threads
+
+# No deadline: a busy machine is no failure. A test that needs more examples, or can afford only fewer, says so itself.
+settings.register_profile("tests", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("tests"), max_examples=400)  # `make test-slow`
+settings.load_profile("tests")
 
 
 LONG = (
@@ -96,18 +103,23 @@ def context(classes: int = 4, labelled: int = 8, unlabelled: int = 8, **parts: A
 
 
 @pytest.fixture(scope="session", name="published")
-def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Real archives in their publishers' layouts, where a folder `shared` beside the checkout has them."""
     unpack = Path(__file__).parents[2] / "shared" / "tools" / "unpack_data.py"
     if not unpack.exists():
         pytest.skip("the published data sets are not beside the checkout (their licences do not allow shipping them)")
     several = "PYTEST_XDIST_WORKER" in os.environ  # processes side by side unpack once for all
     out = (tmp_path_factory.getbasetemp().parent if several else tmp_path_factory.getbasetemp()) / "published"
-    with (out.parent / "published.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not out.exists():
-            subprocess.run([sys.executable, unpack, out], check=True, stdout=subprocess.DEVNULL)
-    return out
+
+    def of(name: str) -> Path:
+        """Unpack a set when it is first asked for."""
+        with out.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (out / name).exists():
+                subprocess.run([sys.executable, unpack, out, name], check=True, stdout=subprocess.DEVNULL)
+        return out / name
+
+    return of
 
 
 @pytest.fixture(name="store")

@@ -1,12 +1,15 @@
-"""The command line as a person uses it: in its own process, with real signals."""
+"""The command line as a person uses it; in its own process where signals and exit codes are real."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -20,7 +23,19 @@ FEDPERL = [sys.executable, "-m", "fedperl"]
 
 
 def fedperl(*arguments: str | Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*FEDPERL, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    """In this process: a new one spends two seconds on importing torch."""
+    command, out, error = ["fedperl", *map(str, arguments)], io.StringIO(), io.StringIO()
+    told = redirect_stdout(out), redirect_stderr(error)
+    with patch.object(sys, "argv", command), told[0], told[1], pytest.raises(SystemExit) as stopped:
+        main()
+    done = subprocess.CompletedProcess(command, int(stopped.value.code or 0), out.getvalue(), error.getvalue())
+    assert (done.returncode == 0) == ok, done.stderr
+    return done
+
+
+def fedperl_apart(*arguments: str | Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    done = subprocess.run([*FEDPERL, *map(str, arguments)], capture_output=True, text=True, timeout=600)
     assert (done.returncode == 0) == ok, done.stderr
     return done
 
@@ -36,7 +51,7 @@ def _config(tmp_path: Path) -> Path:
 
 
 def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
-    shown = fedperl("train", config, "--out", tmp_path / "a")
+    shown = fedperl_apart("train", config, "--out", tmp_path / "a")
     assert "weighted F1" in shown.stdout
     assert "Results in" in shown.stdout
     silent = fedperl("train", config, "--out", tmp_path / "b", "--quiet")
@@ -48,10 +63,14 @@ def test_train_prints_a_table_and_json(tmp_path: Path, config: Path) -> None:
 
 def test_train_says_that_a_model_names_one_class(tmp_path: Path, config: Path) -> None:
     told = "It tells nothing apart: its numbers are no result."
-    shown = fedperl("train", config, "--out", tmp_path / "a", "--set", "optimizer.lr=0.5")
-    assert told in " ".join(shown.stdout.split())
-    shown = fedperl("train", config, "--out", tmp_path / "b")
+    shown = fedperl("train", config, "--out", tmp_path / "a", "--set", "optimizer.lr=0.01")
     assert told not in " ".join(shown.stdout.split())
+    store = small_store()
+    for part in store.partition.clients:
+        store.manifest.label[part.labelled] = 0  # all that it could learn
+    store.save(tmp_path / "one")
+    shown = fedperl("train", config, "--out", tmp_path / "b", "--set", f"data.source='{tmp_path / 'one'}'")
+    assert told in " ".join(shown.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -75,27 +94,19 @@ def test_train_says_that_a_model_names_one_class(tmp_path: Path, config: Path) -
     ],
 )
 def test_errors_are_one_sentence_and_exit_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
-    """In this process: a new one spends two seconds on importing torch."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDPERL_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["fedperl", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert message in error
-    assert error.startswith("fedperl: ")
-    assert error.count("\n") == 1
+    failed = fedperl(*arguments, ok=False)
+    assert failed.returncode == 2
+    assert message in failed.stderr
+    assert failed.stderr.startswith("fedperl: ")
+    assert failed.stderr.count("\n") == 1
 
 
 def test_an_error_ends_the_process_with_2(tmp_path: Path) -> None:
-    failed = fedperl("train", tmp_path / "no_such.toml", ok=False)
+    failed = fedperl_apart("train", tmp_path / "no_such.toml", ok=False)
     assert failed.returncode == 2
     assert failed.stderr == f"fedperl: {tmp_path / 'no_such.toml'}: no such file; wanted a TOML configuration\n"
 

@@ -91,7 +91,6 @@ def test_a_change_over_an_upload_between_is_distant() -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
 def test_plain_averaging_of_three_tells_one_nothing_and_two_the_third(seed: int) -> None:
     world = simulate(12, T=0, communities=(3, 2), seed=seed)
     attacker = Attacker(history_of(world.entries), world.kept)
@@ -187,7 +186,7 @@ SUMS = st.lists(
 
 
 @given(sums=SUMS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_as_exact_arithmetic(sums: list[dict[tuple[int, int], int]]) -> None:
     exact = [{u: Fraction(w, sum(of.values())) for u, w in of.items()} for of in sums]
     releases = [Release("model", i, None, {u: float(w) for u, w in of.items()}) for i, of in enumerate(exact)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.data.dermsim.hospitals import ten_hospitals
@@ -16,7 +16,6 @@ from fedperl.errors import DataError
 from tests.conftest import small_store
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 4), min_size=8, max_size=60))
 def test_groups_stay_whole_and_sizes_hold(seed: int, group_sizes: list[int]) -> None:
     groups = np.repeat([f"g{i}" for i in range(len(group_sizes))], group_sizes)

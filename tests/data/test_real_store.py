@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,17 @@ from fedperl.data.store import Store
 from fedperl.data.twins import Pair, find_twins, fingerprints
 from fedperl.settings import Partitioning
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", name="skin")
-def _skin(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def _skin(published: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("skin") / "store"
-    listings = [read(published / name) for name in ("isic2019", "ham10000", "pad_ufes20")]
+    listings = [read(published(name)) for name in ("isic2019", "ham10000", "pad_ufes20")]
     prepare(listings, folder, Recipe(64), allow_missing=True)
     return Store.open(folder)
 
 
-@pytest.mark.slow
 def test_the_skin_store_holds_what_the_archives_hold(skin: Store) -> None:
     manifest = skin.manifest
     assert Counter(manifest.source.tolist()) == {"ISIC19": 12_907, "HAM10000": 10_015, "PAD-UFES": 1_428}
@@ -54,7 +56,6 @@ def _twins(skin: Store) -> list[Pair]:
     return find_twins(fingerprints(skin.images))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["share", "exclude", "overlap"])
 def test_the_audit_finds_the_papers_leak_and_none_in_ours(skin: Store, twins: list[Pair], kind: str) -> None:
     settings = Partitioning(kind="paper", ham_in_isic19=kind)  # type: ignore[arg-type]
@@ -70,7 +71,6 @@ def test_the_audit_finds_the_papers_leak_and_none_in_ours(skin: Store, twins: li
         assert found.twins.together > 100
 
 
-@pytest.mark.slow
 def test_known_twins_are_one_group(skin: Store) -> None:
     row = {str(name): i for i, name in enumerate(skin.manifest.image)}
     published = skin.manifest.about["published_group"]
@@ -83,8 +83,10 @@ def test_known_twins_are_one_group(skin: Store) -> None:
 
 
 @pytest.mark.parametrize(("name", "images"), [("cifar10", 60_000), ("fashion_mnist", 70_000)])
-def test_the_small_sets_are_read_without_loss(published: Path, tmp_path: Path, name: str, images: int) -> None:
-    whole = read(published / name)
+def test_the_small_sets_are_read_without_loss(
+    published: Callable[[str], Path], tmp_path: Path, name: str, images: int
+) -> None:
+    whole = read(published(name))
     counts = Counter(row.label for row in whole.rows)
     assert set(counts) == set(whole.classes)
     assert set(counts.values()) == {images // 10}

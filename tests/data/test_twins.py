@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
@@ -306,7 +306,6 @@ def _naive_groups(groups: list[str], pixels: list[int], pairs: list[tuple[int, i
     rows=st.lists(st.tuples(st.sampled_from("abcdefghijklm"), st.integers(0, 12)), max_size=14),
     bonds=st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)), max_size=8),
 )
-@settings(max_examples=150, deadline=None)
 def test_groups_merge_as_the_transitive_closure_in_any_order(
     rows: list[tuple[str, int]], bonds: list[tuple[int, int]]
 ) -> None:
@@ -351,6 +350,7 @@ SEEN = {  # each looked at: the same hairs, bubbles, dots; shifted, magnified, r
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PUBLISHED.exists(), reason=f"{PUBLISHED} is not there")
 def test_the_twins_of_a_published_archive_are_found() -> None:
     with np.load(PUBLISHED) as pack:

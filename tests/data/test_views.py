@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
@@ -444,7 +444,6 @@ def test_equal_images_of_a_batch_get_different_views(view: str) -> None:
     assert len({tuple(image.flatten().tolist()) for image in result}) >= 6
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(0, 6),

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import (
@@ -65,7 +65,6 @@ def test_near_to_the_exact_metrics_elsewhere() -> None:
     assert [b["images"] for b in sums.reliability(10)] == [b.images for b in exact.bins if b.images]
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 60), st.integers(1, 60))
 def test_sums_of_two_clients_are_the_sums_of_all_their_images(seed: int, n: int, m: int) -> None:
     (y1, p1), (y2, p2) = predictions(seed, n), predictions(seed + 1, m)

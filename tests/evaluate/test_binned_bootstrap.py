@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fedperl.evaluate import (
     BinnedSums,
@@ -52,7 +52,6 @@ def numbers(confusion: list[list[int]]) -> dict[str, float]:
     return {"accuracy": accuracy, "balanced_accuracy": balanced, "weighted_f1": weighted, "macro_f1": macro}
 
 
-@settings(max_examples=40, deadline=None)
 @given(drawn(60))
 def test_every_draw_gives_the_numbers_of_its_matrix(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images
@@ -72,7 +71,6 @@ def test_every_draw_gives_the_numbers_of_its_matrix(images: tuple[Labels, Floats
         assert (interval.level, interval.resamples, interval.undefined) == (0.8, 30, 0)
 
 
-@settings(max_examples=25, deadline=None)
 @given(drawn(60))
 def test_every_draw_gives_the_ece_and_the_risks_of_its_bins(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images

@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import (
@@ -33,7 +33,6 @@ def accuracy(truth: Labels, probabilities: Floats) -> float:
     return classification(truth, probabilities).accuracy
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(90), st.integers(0, 1000))
 def test_weighing_equals_repeating(images: tuple[Labels, Floats], seed: int) -> None:
     """The numbers of a resample by counts are those of the images written out."""

@@ -4,7 +4,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
@@ -95,13 +95,11 @@ def check(truth: Labels, probabilities: Floats, binning: Binning, bins: int, rep
     assert ours.confidence == pytest.approx(confidence.mean())
 
 
-@settings(max_examples=150, deadline=None)
 @given(drawn(150), st.sampled_from(["adaptive", "equal_width", "equal_mass"]), st.integers(1, 20))
 def test_bins_equal_naive_loops(images: tuple[Labels, Floats], binning: Binning, bins: int) -> None:
     check(*images, binning, bins, "authors_code")
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(200, 900),
@@ -137,7 +135,6 @@ def test_a_last_bin_that_cannot_be_repaired_is_left_alone() -> None:
         assert adaptive_sizes(descending).tolist() == [70, 70, 70, 70, 60]
 
 
-@settings(max_examples=80, deadline=None)
 @given(drawn(), st.integers(1, 20))
 def test_scores_equal_scikit_learn_and_loops(images: tuple[Labels, Floats], bins: int) -> None:
     truth, probabilities = images
@@ -159,7 +156,6 @@ def test_scores_equal_scikit_learn_and_loops(images: tuple[Labels, Floats], bins
     assert ours.classwise_ece == pytest.approx(np.mean(ours.per_class_ece))
 
 
-@settings(max_examples=80, deadline=None)
 @given(drawn(200), st.sampled_from(["adaptive", "equal_width", "equal_mass"]))
 def test_order_does_not_matter_and_errors_are_bounded(images: tuple[Labels, Floats], binning: Binning) -> None:
     truth, probabilities = images

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
@@ -10,7 +10,6 @@ from fedperl.evaluate import classification, confusion_matrix, one_answer
 from tests.evaluate.predictions import Floats, Labels, drawn
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(2, 8))
 def test_equals_scikit_learn(seed: int, n: int, classes: int) -> None:
     generator = np.random.default_rng(seed)
@@ -45,7 +44,6 @@ def test_bad_arguments() -> None:
         classification(np.array([-100, 1]), np.eye(2))
 
 
-@settings(max_examples=80, deadline=None)
 @given(drawn(60))
 def test_classes_equal_scikit_learn(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import early_and_late, heat_map, peer_counts, peer_share, purity
@@ -27,7 +27,6 @@ def some(seed: int, rounds: int) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 30))
 def test_heat_map_and_purity_equal_loops(seed: int, rounds: int) -> None:
     helped = some(seed, rounds)

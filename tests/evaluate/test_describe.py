@@ -4,7 +4,7 @@ from math import log
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fedperl.evaluate import (
     SCALED_NUMBERS,
@@ -20,7 +20,6 @@ from fedperl.evaluate import (
 from tests.evaluate.predictions import Floats, Labels, drawn, predictions
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(60), drawn(60))
 def test_scaled_numbers_against_naive(validation: tuple[Labels, Floats], test: tuple[Labels, Floats]) -> None:
     truth, probabilities = test

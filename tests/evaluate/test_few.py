@@ -37,7 +37,7 @@ def naive_joined(images: list[int], least: int) -> list[list[int]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(counts, st.integers(1, 12))
 def test_small_classes_and_joined_bins_against_naive(images: list[int], least: int) -> None:
     given = np.array(images)
@@ -80,7 +80,7 @@ def told(truth: Labels, probabilities: Floats) -> tuple[BinnedSums, BinnedSums]:
     return sums, without_few(sums, {})[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn(150))
 def test_nothing_is_told_of_a_few_images(images: tuple[Labels, Floats]) -> None:
     before, after = told(*images)
@@ -95,7 +95,7 @@ def test_nothing_is_told_of_a_few_images(images: tuple[Labels, Floats]) -> None:
     assert all(np.array_equal(getattr(before, name), getattr(again, name)) for name in NAMES)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn(150))
 def test_sums_are_kept(images: tuple[Labels, Floats]) -> None:
     truth, _ = images
@@ -116,7 +116,6 @@ def test_sums_are_kept(images: tuple[Labels, Floats]) -> None:
     assert again.confidence.tolist() == after.confidence.tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(200, least=LEAST))
 def test_bins_are_those_of_the_naive_joining_at_their_mean_confidence(images: tuple[Labels, Floats]) -> None:
     before, after = told(*images)
@@ -167,7 +166,7 @@ def test_clients_without_a_class_do_not_weigh_in_its_curve() -> None:
     assert (all_three + without).auroc(2) == all_three.auroc(2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn(150), st.integers(0, 1000), st.lists(st.floats(0.02, 1), min_size=4, max_size=4))
 def test_groups_may_be_told_beside_the_counts(images: tuple[Labels, Floats], seed: int, shares: list[float]) -> None:
     truth, probabilities = images

@@ -22,7 +22,7 @@ def whole(truth: Labels, probabilities: Floats) -> Labels:
     return np.array(classification(truth, probabilities).confusion)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(drawn(120), st.integers(0, 1000), st.lists(st.floats(0.02, 1), min_size=4, max_size=4))
 def test_nothing_is_told_of_fewer_than_ten(images: tuple[Labels, Floats], seed: int, shares: list[float]) -> None:
     truth, probabilities = images

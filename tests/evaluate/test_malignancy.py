@@ -4,7 +4,7 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
@@ -45,7 +45,6 @@ def check(truth: Bools, probabilities: Floats) -> None:
         assert ours.auprc == pytest.approx(metrics.average_precision_score(truth, score))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.booleans())
 def test_equals_scikit_learn(seed: int, n: int, share: float, tied: bool) -> None:
     generator = np.random.default_rng(seed)

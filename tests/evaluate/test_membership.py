@@ -5,7 +5,7 @@ from statistics import NormalDist, fmean, median
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -181,7 +181,6 @@ def test_a_stratums_own_level_tells_nothing_once_weighed() -> None:
 # Numbers
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_numbers_equal_a_naive_loop(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 40))

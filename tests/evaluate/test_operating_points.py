@@ -3,7 +3,7 @@ import json
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import (
@@ -31,7 +31,6 @@ def every_point(images: Images) -> list[tuple[float, float]]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=2, max_size=40), st.sampled_from([0, 0.5, 0.8, 1])
 )

@@ -3,7 +3,7 @@ from statistics import NormalDist, mean, stdev
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import Interval, paired_interval
@@ -86,7 +86,6 @@ def test_constant_differences_have_no_width_and_exclude_zero() -> None:
     assert not paired_interval([[1.0, -1.0], [1.0, -1.0]]).excludes_zero
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 5), st.integers(2, 8), st.integers(0, 1000))
 def test_order_does_not_matter_and_the_sign_mirrors(seeds: int, clients: int, number: int) -> None:
     differences = some(seeds, clients, number)

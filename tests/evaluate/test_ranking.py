@@ -4,7 +4,7 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn import metrics
 
@@ -44,7 +44,6 @@ def drawn_area(curve: Curve) -> float:
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=2, max_size=40))
 def test_binary_areas_equal_every_pair_and_scikit_learn(images: list[tuple[bool, int]]) -> None:
     truth, score = np.array([t for t, _ in images]), np.array([s / 7 for _, s in images])
@@ -63,7 +62,6 @@ def test_one_score_for_all_ranks_by_chance() -> None:
     assert binary_auprc(truth, np.full(4, 0.3)) == 0.25
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn())
 def test_one_vs_rest_equals_scikit_learn(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images
@@ -109,7 +107,6 @@ def test_the_papers_scc_row() -> None:
     assert auprc(truth, np.eye(2)[predicted], "hard").per_class[1] == pytest.approx(0.369, abs=5e-4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(), st.sampled_from(["score", "hard"]))
 def test_the_order_of_images_does_not_matter_and_areas_are_shares(images: tuple[Labels, Floats], mode: str) -> None:
     truth, probabilities = images
@@ -129,7 +126,6 @@ def test_all_right_and_all_wrong_of_two_classes() -> None:
         assert auroc(truth, np.eye(2)[1 - truth], mode).macro == 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(least=3))
 def test_curves_equal_scikit_learn(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images
@@ -165,7 +161,6 @@ def some_scores(seed: int) -> tuple[Bools, Floats]:
     return truth, score.round(generator.choice([1, 2, 9, 9, 9]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 100_000), st.sampled_from([100, 150, 300]))
 @example(983, 100)  # long jumps, whose feet must be kept
 @example(3326, 100)  # errors of one sign, which must make up for each other

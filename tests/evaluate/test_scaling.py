@@ -3,7 +3,7 @@ from math import exp, log
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import (
@@ -41,7 +41,6 @@ def test_finds_the_temperature_that_made_the_logits(temperature: float) -> None:
     assert fit_temperature(truth, softmax(logits)) == pytest.approx(temperature, rel=0.03)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(20, 60), st.floats(0.3, 3.0))
 def test_no_temperature_of_a_grid_is_likelier(seed: int, n: int, temperature: float) -> None:
     truth, logits = over_confident(seed, n, temperature)
@@ -51,7 +50,6 @@ def test_no_temperature_of_a_grid_is_likelier(seed: int, n: int, temperature: fl
     assert all(best <= naive_nll(truth, logits, found * t) + 1e-12 for t in (0.999, 1.001) if 0.01 <= found * t <= 100)
 
 
-@settings(max_examples=120, deadline=None)
 @given(drawn())
 def test_the_likelihood_of_the_validation_images_never_falls(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images
@@ -66,7 +64,6 @@ def test_the_likelihood_of_the_validation_images_never_falls(images: tuple[Label
     assert found.validation.ece_before == pytest.approx(calibration(truth, probabilities).ece)
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(), st.floats(0.05, 20))
 def test_applying_it_keeps_the_order_and_sums_to_one(images: tuple[Labels, Floats], temperature: float) -> None:
     _, probabilities = images
@@ -99,7 +96,6 @@ def test_ends_and_nothing_to_fit() -> None:
     assert fit_temperature(np.array([1]), np.array([[0.0, 1.0]])) == 1  # certain and right: nothing to win
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 30), st.floats(0.5, 8.0))
 def test_where_all_images_are_right_the_end_is_named_however_sure_they_are(seed: int, n: int, sharp: float) -> None:
     """Likelihood grows to the end, though far out by less than a number can hold."""

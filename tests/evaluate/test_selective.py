@@ -4,7 +4,7 @@ from math import comb, log
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import risk_coverage, selective_guaranteed_risk, threshold_at_risk
@@ -37,7 +37,6 @@ def looped_risks(truth: Labels, probabilities: Floats) -> list[float]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0.6, 0.75, 0.9]), st.booleans()), min_size=1, max_size=6))
 def test_equals_the_mean_over_all_orders_of_equals(images: list[tuple[float, bool]]) -> None:
     confidence, right = [c for c, _ in images], [r for _, r in images]
@@ -49,7 +48,6 @@ def test_equals_the_mean_over_all_orders_of_equals(images: list[tuple[float, boo
     assert found.aurc == pytest.approx(sum(expected) / len(expected))
 
 
-@settings(max_examples=100, deadline=None)
 @given(drawn(150))
 def test_equals_a_naive_loop(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images
@@ -75,7 +73,6 @@ def test_equals_a_naive_loop(images: tuple[Labels, Floats]) -> None:
         assert threshold_at_risk(truth, probabilities, at.wanted) == at
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
 def test_the_best_ranking_has_no_excess(right: list[bool]) -> None:
     """All right before all wrong: the least AURC there is; no excess but what n images differ from very many."""
@@ -85,7 +82,6 @@ def test_the_best_ranking_has_no_excess(right: list[bool]) -> None:
     assert -1e-12 <= found.e_aurc <= found.risk / len(right) + 1e-12
 
 
-@settings(max_examples=80, deadline=None)
 @given(drawn(120))
 def test_order_does_not_matter_and_areas_are_bounded(images: tuple[Labels, Floats]) -> None:
     truth, probabilities = images
@@ -128,7 +124,6 @@ def tail(errors: int, trials: int, rate: float) -> float:
     return sum(comb(trials, j) * rate**j * (1 - rate) ** (trials - j) for j in range(errors + 1))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 200), st.floats(0, 1), st.sampled_from([0.5, 0.05, 0.001, 1e-6]))
 def test_the_bound_is_where_the_binomial_tail_is_delta(trials: int, share: float, delta: float) -> None:
     errors = int(share * trials)
@@ -169,7 +164,6 @@ def naive_guarantee(truth: Labels, probabilities: Floats, risk: float, delta: fl
     return best
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(120), st.sampled_from([0.05, 0.2, 0.5, 0.9]), st.sampled_from([0.001, 0.1]))
 def test_guaranteed_risk_equals_the_published_algorithm(
     images: tuple[Labels, Floats], risk: float, delta: float

@@ -2,14 +2,13 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.evaluate import age_bands, auroc, calibration, classification, subgroups
 from tests.evaluate.predictions import Floats, Labels, drawn, predictions
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn(100), st.integers(1, 30), st.integers(0, 1000))
 def test_equals_the_metrics_of_each_group(images: tuple[Labels, Floats], smallest: int, seed: int) -> None:
     truth, probabilities = images

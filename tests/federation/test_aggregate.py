@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.federation.aggregate import (
@@ -52,7 +52,6 @@ def naive_distances(states: Sequence[State], weights: Sequence[float]) -> list[f
 # fedavg
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 9999), st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5))
 def test_fedavg_against_naive(seed: int, weights: list[float]) -> None:
     states = cohort(len(weights), seed)
@@ -94,7 +93,6 @@ def test_fedavg_of_nobody_is_refused() -> None:
 # Similarity
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 7))
 def test_similarity_weights_against_naive(seed: int, clients: int) -> None:
     similarity = np.random.default_rng(seed).uniform(-0.5, 1.0, size=(clients, clients))
@@ -133,7 +131,6 @@ def test_similarity_weights_refuse() -> None:
 # Distance
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 6))
 def test_distance_weights_against_naive(seed: int, clients: int) -> None:
     states = cohort(clients, seed)
@@ -144,7 +141,6 @@ def test_distance_weights_against_naive(seed: int, clients: int) -> None:
     assert distance_weights([states[k] for k in order]) == pytest.approx([found[k] for k in order])
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 9999), st.integers(3, 6), st.integers(0, 2))
 def test_an_outlier_has_the_smallest_distance_weight(seed: int, clients: int, outlier: int) -> None:
     states = cohort(clients, seed)
@@ -209,7 +205,6 @@ def naive_consensus(
     return [weight / count for weight in total]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 8), st.integers(1, 4), st.integers(2, 6), st.floats(0.0, 50.0))
 def test_consensus_weights_against_naive(seed: int, clients: int, subsets: int, members: int, scale: float) -> None:
     states = cohort(clients, seed)
@@ -230,7 +225,6 @@ def test_subsets_are_drawn_until_everyone_is_in_one() -> None:
         assert min(consensus_weights(cohort(9), [5.0] * 9, subsets=1, members=3, generator=generator)) > 0
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 5))
 def test_consensus_of_the_whole_cohort_does_not_depend_on_its_order(seed: int, clients: int) -> None:
     states, generator = cohort(clients, seed), np.random.default_rng(seed)
@@ -338,7 +332,6 @@ def test_running_mean_against_naive(decay: float) -> None:
             running_mean(mean, models[0], **wrong)  # type: ignore[arg-type]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12))
 def test_coarse_shares_are_quarters_of_equal_ones(weights: list[float]) -> None:
     shares = coarse(weights)

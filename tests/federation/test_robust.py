@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.data.dermsim.hospitals import ten_hospitals
@@ -80,7 +80,6 @@ def scaled(state: State, start: State, factor: float) -> State:
 # Movement
 
 
-@settings(max_examples=30, deadline=None)
 @given(SEEDS, st.floats(-20, 20))
 def test_movement_and_turned_against_naive(seed: int, factor: float) -> None:
     start, (state,) = cohort(1, seed)
@@ -125,7 +124,6 @@ def test_turned_keeps_types() -> None:
 # Clipping
 
 
-@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.integers(1, 7), st.floats(0.2, 3.0))
 def test_clip_against_naive(seed: int, n: int, kappa: float) -> None:
     start, states = cohort(n, seed)
@@ -191,7 +189,6 @@ def test_the_order_of_tensors_changes_no_bit() -> None:
 # Trimmed mean
 
 
-@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.integers(1, 8), st.integers(0, 3))
 def test_trimmed_mean_against_naive(seed: int, n: int, trim: int) -> None:
     _, states = cohort(n, seed)
@@ -218,7 +215,6 @@ def naive_krum(states: Sequence[State], faulty: int, keep: int) -> list[int]:
     return sorted(sorted(range(n), key=lambda place: (scores[place], place))[:keep])
 
 
-@settings(max_examples=60, deadline=None)
 @given(SEEDS, st.integers(3, 9), st.data())
 def test_multi_krum_against_naive(seed: int, n: int, data: st.DataObject) -> None:
     faulty = data.draw(st.integers(0, (n - 3) // 2))
@@ -242,7 +238,6 @@ def test_multi_krum_refuses(n: int, faulty: int, keep: int) -> None:
 # FLTrust
 
 
-@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.integers(1, 6))
 def test_fltrust_against_naive(seed: int, n: int) -> None:
     start, (trusted, *states) = cohort(n + 1, seed)
@@ -322,7 +317,6 @@ def test_min_mixed() -> None:
     assert [min_mixed("multi_krum", n, keep=3) for n in (2, 3, 9)] == [2, 3, 3]
 
 
-@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.integers(5, 7), st.integers(0, 2), st.integers(0, 6))
 def test_no_number_of_a_mixture_is_one_clients(seed: int, n: int, trim: int, agreed: int) -> None:
     """Save where all agree: as dead inputs make them."""
@@ -352,7 +346,6 @@ def test_no_number_of_a_mixture_is_one_clients(seed: int, n: int, trim: int, agr
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=30, deadline=None)
 @given(SEEDS, st.integers(0, 3), st.sampled_from([1e6, -1e6]), st.data())
 def test_one_client_a_million_times_as_far_does_not_carry_the_average_away(
     rule: str, seed: int, more: int, factor: float, data: st.DataObject
@@ -457,7 +450,6 @@ def test_joined_tensors_give_the_same_as_tensor_by_tensor(monkeypatch: pytest.Mo
 # The screen
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 9), st.floats(0, 100), max_size=6),
     st.dictionaries(st.integers(0, 9), st.floats(0, 100), max_size=10),
@@ -483,7 +475,6 @@ def test_screen_keeps_up_and_is_not_in_the_hands_of_one_cohort() -> None:
     assert screened({0: 1.0, 1: 1.0, 2: 2.5}, {}, reach=2.0) == {2}  # where honest clients move far themselves
 
 
-@settings(max_examples=30, deadline=None)
 @given(SEEDS)
 def test_reach_against_naive(seed: int) -> None:
     start, _ = cohort(0, seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.errors import ConfigError
@@ -284,7 +284,6 @@ def test_more_than_there_are_clients_is_refused(tmp_path: Path, sections: dict[s
         server(tmp_path, **sections)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(2, 5), st.integers(1, 6), st.sets(st.integers(0, 5)), st.integers(0, 3))
 def test_no_anonymized_peer_of_fewer_than_two(
     tmp_path_factory: pytest.TempPathFactory, T: int, max_age: int, exclude: set[int], lost: int

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.learn.class_weights import median_frequency
@@ -27,7 +27,6 @@ def naive(own: list[float], peers: list[list[float]], combine: str, share: float
     return [m * len(models) for m in means] if combine == "sum" else means
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 999), st.integers(1, 4), st.sampled_from(["mean", "sum", "logit_mean"]), st.sampled_from([None, 0.3])
 )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -46,7 +46,6 @@ def test_bounds_of_the_threshold() -> None:
 
 
 @given(VALUES, st.floats(0, 10, width=32))
-@settings(deadline=None, max_examples=60)
 def test_the_result_is_within_the_threshold_and_a_second_time_changes_nothing(
     pairs: list[tuple[float, float]], threshold: float
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.learn.priors import RunningShares, correct_prior
@@ -14,7 +14,6 @@ def scores(n: int, classes: int, seed: int) -> torch.Tensor:
     return torch.softmax(2 * torch.randn(n, classes, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 999), st.integers(2, 9), st.floats(0.05, 1.0))
 def test_class_aware_thresholds_against_naive(seed: int, classes: int, tau: float) -> None:
     shares = scores(1, classes, seed)[0]
@@ -28,7 +27,6 @@ def test_class_aware_thresholds_against_naive(seed: int, classes: int, tau: floa
             assert kept == (max(row) >= expected[y])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 999), st.integers(2, 9), st.floats(0.0, 1.5))
 def test_flat_shares_accept_exactly_what_tau_accepts(seed: int, classes: int, tau: float) -> None:
     flat = torch.full((classes,), 1 / classes)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -55,7 +55,6 @@ def naive_number(ties: Matrix) -> int:
     return next(k for k, gap in enumerate(gaps, start=1) if gap > max(gaps) - 1e-7)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 9))
 def test_ties_and_number_of_communities_against_naive(seed: int, clients: int) -> None:
     matrix = np.random.default_rng(seed).uniform(-0.2, 1.0, size=(clients, clients))
@@ -88,7 +87,6 @@ def naive_k_means(rows: list[list[float]], k: int, first: int) -> list[int]:
         centres = moved
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 25), st.integers(1, 4))
 def test_k_means_against_naive(seed: int, clients: int, k: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(clients, 2))
@@ -183,7 +181,6 @@ def test_the_diagonal_is_not_looked_at_and_both_directions_count() -> None:
     assert committee_sizes(matrix + skew - skew.T, most=5) == committee_sizes(matrix, most=5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 9999))
 def test_permuting_the_clients_permutes_their_committees(sizes: list[int], seed: int) -> None:
     sizes = [*sizes, 5, 5]  # at least half of the clients have kin
@@ -207,7 +204,6 @@ def test_sign_and_basis_of_the_eigenvectors_do_not_matter(monkeypatch: pytest.Mo
     assert committee_sizes(matrix, most=5) == expected == [4] * 5 + [2] * 3 + [0, 0]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 8).flatmap(
         lambda n: (

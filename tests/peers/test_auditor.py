@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.peers.auditor import Auditor, Upload, equation
@@ -63,7 +63,6 @@ def exact(weights: Mapping[Upload, float]) -> dict[Upload, Fraction]:
     return {upload: Fraction(weight).limit_denominator(1000) for upload, weight in weights.items() if weight}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     clients=st.integers(4, 7),

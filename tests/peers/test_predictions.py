@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -116,7 +116,6 @@ def test_embedding_refuses() -> None:
         embedding(net, noise_image(8), "probs")  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 12), st.integers(1, 10))
 def test_similarity_against_naive(seed: int, clients: int, classes: int) -> None:
     generator = np.random.default_rng(seed)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.learn.nets import build_net
@@ -68,7 +68,6 @@ def test_profile_refuses_what_cannot_be_compared() -> None:
         profile({"w": torch.tensor([1.0, float("nan")])})
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9999), st.integers(2, 7), st.integers(1, 12), st.sampled_from(["minmax", "zscore", "none"]))
 def test_similarity_against_naive(seed: int, clients: int, features: int, scale: str) -> None:
     profiles = np.random.default_rng(seed).normal(size=(clients, features)).round(1)

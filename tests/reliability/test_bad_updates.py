@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedperl.learn.state import State
@@ -46,7 +46,6 @@ def faults(draw: st.DrawFn) -> tuple[str, Callable[[State], None]]:
     return put(draw(st.sampled_from([None, 1.0, "conv", [1.0], {}])))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults(), st.integers(0, 2))
 def test_any_fault_is_named_and_only_that_client_is_left_out(
     tmp_path_factory: pytest.TempPathFactory, fault: tuple[str, Callable[[State], None]], place: int
