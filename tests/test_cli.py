@@ -118,8 +118,28 @@ def test_a_second_start_in_a_used_folder_is_refused(tmp_path: Path, config: Path
     assert "holds no run" in fedperl("train", config, "--resume", "--out", tmp_path / "b", ok=False).stderr
 
 
+WAITING = """
+import time
+from pathlib import Path
+from fedperl.learn.objectives.fixmatch import FixMatch
+HERE = Path(__file__).parent
+class Waiting(FixMatch):
+    def begin(self, net):
+        rounds = HERE / "cut" / "metrics.jsonl"
+        while rounds.exists() and rounds.read_text().count("\\n") >= 3 and not (HERE / "go").exists():
+            time.sleep(0.01)
+        super().begin(net)
+"""
+
+
+def waiting(folder: Path) -> str:
+    """The objective of a run, FOLDER/cut, that stops after round 3 until there is a file FOLDER/go."""
+    (folder / "waiting.py").write_text(WAITING)
+    return f"objective.kind='{folder / 'waiting.py'}:Waiting'"
+
+
 def wait_for_round(folder: Path, rounds: int, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     metrics = folder / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < rounds:
         assert time.monotonic() < deadline
@@ -128,7 +148,7 @@ def wait_for_round(folder: Path, rounds: int, process: "subprocess.Popen[str]") 
 
 
 def test_ctrl_c_leaves_a_run_that_resumes(tmp_path: Path, config: Path) -> None:
-    more = ["--set", "federation.rounds=40"]
+    more = ["--set", "federation.rounds=6", "--set", waiting(tmp_path)]
     fedperl("train", config, *more, "--out", tmp_path / "whole", "--quiet")
     process = subprocess.Popen(
         [*FEDPERL, "train", str(config), *more, "--out", str(tmp_path / "cut")],
@@ -136,9 +156,10 @@ def test_ctrl_c_leaves_a_run_that_resumes(tmp_path: Path, config: Path) -> None:
     )  # fmt: skip
     wait_for_round(tmp_path / "cut", 3, process)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "go on with: fedperl train --resume" in error
+    (tmp_path / "go").touch()
     fedperl("train", "--resume", "--out", tmp_path / "cut", "--quiet")
     for name in ("models/last.safetensors", "state/ledger.jsonl"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

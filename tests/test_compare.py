@@ -439,7 +439,7 @@ def test_a_suite_is_stopped_killed_and_goes_on(tmp_path: Path, call: Callable[..
     process = start()
     wait_for_round(out / "ssfl" / "seed-1", 2, process)
     process.send_signal(signal.SIGINT)
-    assert "the same command goes on" in process.communicate(timeout=30)[1]
+    assert "the same command goes on" in process.communicate(timeout=300)[1]
     assert process.returncode == 130
     done = len((out / "ssfl" / "seed-1" / "metrics.jsonl").read_text().splitlines())
     assert done < 30

@@ -40,7 +40,7 @@ def test_thirty_kills_leave_no_trace(tmp_path: Path) -> None:
     )
     config.write_text(dump(settings))
     whole = start(str(config), "--out", str(tmp_path / "whole"))
-    assert whole.wait(timeout=300) == 0
+    assert whole.wait(timeout=1200) == 0
 
     out = tmp_path / "killed"
     generator, rounds_seen = random.Random(1), set()
@@ -59,14 +59,14 @@ def test_thirty_kills_leave_no_trace(tmp_path: Path) -> None:
         readable(out)
         begun = (out / "config.toml").exists()
         process = start("--resume", "--out", str(out)) if begun else start(str(config), "--out", str(out))
-    assert process.wait(timeout=300) == 0
+    assert process.wait(timeout=1200) == 0
     assert len(rounds_seen) >= KILLS // 3  # the kills hit a run on its way, on a busy machine too
     assert artefacts(out) == artefacts(tmp_path / "whole")
 
 
 def wait_for_progress(ledger: Path, process: "subprocess.Popen[bytes]") -> None:
     size = ledger.stat().st_size if ledger.exists() else 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (ledger.stat().st_size if ledger.exists() else 0) == size:
         assert time.monotonic() < deadline
         assert process.poll() is None

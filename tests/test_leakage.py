@@ -372,6 +372,7 @@ def _measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path, d
     return config, folder, measure(config, folder / "out")
 
 
+@pytest.mark.slow
 def test_a_stopped_measurement_goes_on_to_the_same_numbers(measured: tuple[Config, Path, dict[str, Any]]) -> None:
     config, folder, result = measured
     out = folder / "out"
@@ -386,6 +387,7 @@ def test_a_stopped_measurement_goes_on_to_the_same_numbers(measured: tuple[Confi
     assert measure(config, out) == result
 
 
+@pytest.mark.slow
 def test_what_was_measured(measured: tuple[Config, Path, dict[str, Any]]) -> None:
     _, _, result = measured
     by_name = {release["name"]: release for release in result["releases"]}
@@ -421,6 +423,7 @@ def test_what_was_measured(measured: tuple[Config, Path, dict[str, Any]]) -> Non
     assert result["classes"][0]["auc"]["raw"]["labelled"]["value"] > 0.6
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_in_the_same_folder(measured: tuple[Config, Path, dict[str, Any]]) -> None:
     config, folder, _ = measured
     other = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"lr": 1e-3})})
@@ -442,6 +445,7 @@ def test_other_settings_are_refused_in_the_same_folder(measured: tuple[Config, P
         path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_the_table_says_what_the_numbers_are(measured: tuple[Config, Path, dict[str, Any]]) -> None:
     _, folder, result = measured
     text = (folder / "out" / "leakage.md").read_text()
@@ -459,6 +463,7 @@ def test_the_table_says_what_the_numbers_are(measured: tuple[Config, Path, dict[
         assert claim not in text.lower()
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_from_the_numbers(measured: tuple[Config, Path, dict[str, Any]], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     _, _, result = measured
@@ -507,6 +512,7 @@ def test_the_documented_setting_and_a_file_of_ones_own(tmp_path: Path) -> None:
         leakage_config(path, ["federation.round=7"])
 
 
+@pytest.mark.slow
 def test_command(
     measured: tuple[Config, Path, dict[str, Any]],
     tmp_path: Path,

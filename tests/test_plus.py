@@ -65,6 +65,7 @@ SMALL = ["threads=1", "data.size=32", "data.scale=0.03", "model.net=small_cnn", 
 SMALL += ["federation.rounds=7", "federation.steps=3", "federation.validate_every=3", "optimizer.lr=3e-3"]
 
 
+@pytest.mark.slow
 def test_a_variant_is_what_the_settings_give(
     plus: ModuleType, networks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_variant_is_what_the_settings_give(
     assert shared["0.9 0.5 4"] == found["last"]["0.9 0.5 4"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_is_not_followed(plus: ModuleType, tmp_path: Path) -> None:
     job = Job("cut", load_config(None, SMALL), tmp_path / "cut")
 
@@ -154,6 +156,7 @@ def _networks(page: ModuleType) -> ModuleType:
     return sys.modules["plus_networks"]
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_lines_give() -> None:
     command = [sys.executable, str(BENCH / "plus_page.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -474,6 +477,7 @@ def test_fedperl_plus_is_fedperl_but_for_five_options(plus: ModuleType) -> None:
         plus.jobs("carried", Path(), "cpu", [], ["FedPerl"])
 
 
+@pytest.mark.slow
 def test_how_models_are_handed_out_does_not_change_their_training(tmp_path: Path) -> None:
     """Every global model of FedPerl+ is, bit for bit, that of FedPerl with moments kept and smoothed labels."""
 

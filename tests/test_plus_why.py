@@ -37,6 +37,7 @@ def _why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return sys.modules["plus_why"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", ["fedperl", "ssfl"])
 def test_labels_over_the_rounds_are_those_of_model_and_committee(why: ModuleType, tmp_path: Path, peers: str) -> None:
     """Counted again image by image, from models that are kept aside, with a peer averaged by hand."""

@@ -167,6 +167,7 @@ def ten_classes(folder: Path) -> None:
     Store(pixels, manifest, Partition(()), {"source": "test"}).save(folder)
 
 
+@pytest.mark.slow
 def test_each_finished_run_is_a_line_and_is_not_trained_again(
     poc: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_run_that_crashed_has_no_line(poc: ModuleType, tmp_path: Path, capsys:
     assert not (tmp_path / "lines.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_no_run_is_started_when_time_is_up(poc: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still until the first run ends."""
     small_store().save(tmp_path / "store")
@@ -247,6 +249,7 @@ def test_weights_that_are_no_numbers_have_no_size(poc: ModuleType, tmp_path: Pat
     assert poc.noted(tmp_path / "run")["norm"] is None
 
 
+@pytest.mark.slow
 def test_a_run_whose_line_cannot_be_made_fails_alone(
     poc: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -593,7 +593,7 @@ def test_colours_can_be_read_in_light_and_dark() -> None:
 
 def ask(watch: Watch, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
     address = watch.address.removeprefix("http://").rstrip("/")
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=300)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     found = answer.status, answer.read()

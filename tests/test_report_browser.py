@@ -17,6 +17,7 @@ from fedperl.config import dump
 from fedperl.evaluate import BinnedSums, intervals_of_confusion
 from fedperl.report.page import write_report
 from tests.conftest import small_config, small_store
+from tests.test_cli import waiting
 from tests.test_report import NASTY, make_runs
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'")
@@ -62,7 +63,7 @@ class Opened:
         self.page.on("console", lambda found: self.problems.append(found.text) if found.type != "log" else None)
         self.page.on("pageerror", lambda found: self.problems.append(str(found)))
         self.page.on("request", lambda found: self.requests.append(found.url))
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(300_000)
         self.page.goto(address)
 
     def text(self, selector: str) -> str:
@@ -190,7 +191,7 @@ def test_runs_are_chosen_and_values_read(opened: Opened, folders: list[Path]) ->
     assert shown("accuracy", opened.text("#figure-training .readout")) == pytest.approx([mean], abs=5.1e-4)
     page.locator("#measure").select_option("loss")
     assert "Validation loss" in opened.text("#figure-training figcaption")
-    for _ in range(20):  # a busy machine draws late
+    for _ in range(600):  # a busy machine draws late
         page.locator("#figure-clients svg circle").last.hover(force=True)
         if "weighted F1" in opened.text("#figure-clients .readout"):
             break
@@ -272,10 +273,11 @@ def test_print_shows_every_panel(opened: Opened) -> None:
 def test_a_run_is_watched_while_it_trains(browser: Browser, tmp_path: Path) -> None:
     small_store().save(tmp_path / "store")
     config = small_config(
-        name="watched", data={"source": str(tmp_path / "store")}, federation={"rounds": 40, "steps": 3}
+        name="watched", data={"source": str(tmp_path / "store")}, federation={"rounds": 6, "steps": 3}
     )
     (tmp_path / "tiny.toml").write_text(dump(config))
-    command = [sys.executable, "-m", "fedperl", "train", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "fedperl", "train", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "cut")]
+    command += ["--set", waiting(tmp_path)]
     process = subprocess.Popen([*command, "-q", "--watch"], text=True, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
@@ -283,13 +285,14 @@ def test_a_run_is_watched_while_it_trains(browser: Browser, tmp_path: Path) -> N
         assert line.startswith("Watch at http://127.0.0.1:")
         opened = Opened(browser, line.removeprefix("Watch at ").strip())
         page = opened.page
-        page.wait_for_selector("#progress progress", timeout=20_000)
+        page.wait_for_selector("#progress progress", timeout=300_000)
         first = page.locator("#progress progress").get_attribute("value")
-        page.wait_for_selector(f"#summary, #progress progress:not([value='{first}'])", timeout=20_000)
-        page.wait_for_selector("#summary", timeout=40_000)  # the results, once the run is finished
+        (tmp_path / "go").touch()
+        page.wait_for_selector(f"#summary, #progress progress:not([value='{first}'])", timeout=300_000)
+        page.wait_for_selector("#summary", timeout=300_000)  # the results, once the run is finished
         assert "watched" in opened.text("h1")
         assert "no longer refreshes" in opened.text("#live")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=300) == 0
         assert all(url.startswith(line.removeprefix("Watch at ").strip()) or url == "data:," for url in opened.requests)
         assert opened.problems == []
         page.context.close()

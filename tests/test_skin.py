@@ -158,6 +158,7 @@ def test_a_line_says_what_pseudo_labels_are_worth(skin: ModuleType, tmp_path: Pa
     assert 0 < sum(found["above"]) < len(rows)
 
 
+@pytest.mark.slow
 def test_a_line_says_what_the_network_started_from(skin: ModuleType, tmp_path: Path) -> None:
     weights = tmp_path / "backbone.safetensors"
     drawn = ten_hospitals(size=16, scale=0.02, seed=0)

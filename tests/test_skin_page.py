@@ -38,6 +38,7 @@ def _claims(page: ModuleType) -> ModuleType:
     return sys.modules["skin_claims"]
 
 
+@pytest.mark.slow
 def test_the_pages_are_what_the_results_give() -> None:
     command = [sys.executable, str(BENCH / "skin_page.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -465,6 +466,7 @@ def test_sensitivity_against_naive(page: ModuleType) -> None:
     assert list(rows.sensitivity(one).values()) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_every_row_and_claim_stands_on_the_pages(page: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     skin = sys.modules["skin"]
     generator, rate = np.random.default_rng(4), page.find_scale(str(page.SCALE)).settings["optimizer"]["lr"]

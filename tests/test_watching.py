@@ -36,7 +36,7 @@ def test_damaged_files_are_an_answer_that_the_page_asks_on_after(tmp_path: Path)
     (tmp_path / "metrics.jsonl").write_text("[1]\n")  # JSON, but no round
     with Watch(tmp_path) as watch:
         for path in ("/", "/state.json"):
-            connection = http.client.HTTPConnection(watch.address.split("/")[2], timeout=10)
+            connection = http.client.HTTPConnection(watch.address.split("/")[2], timeout=300)
             connection.request("GET", path)
             answer = connection.getresponse()
             assert answer.status == 503

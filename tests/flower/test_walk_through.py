@@ -31,7 +31,7 @@ def test_the_walk_through_works_as_printed(tmp_path: Path) -> None:
         env=os.environ | {"PATH": programs},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -139,6 +139,7 @@ def test_a_scale_that_means_nothing_is_refused(tmp_path: Path, line: str, messag
         find_scale(str(tmp_path / "own.toml"))
 
 
+@pytest.mark.slow
 def test_what_failed_is_named_and_the_rest_is_made(short: Path, tmp_path: Path) -> None:
     """Clients that are excluded from a federation of ten cannot have the labels: the scenario of few fails."""
     text = short.read_text() + "\n[methods.fedirm.federation]\nexclude = [1]\n"

@@ -167,6 +167,7 @@ def rendered(table: Any) -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [one_of("a client's answer is lost"), one_of("the server is killed")]
     monkeypatch.setattr(reliability, "faults", lambda: iter(few))

@@ -21,7 +21,7 @@ def listening(folder: Path) -> Iterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(20)
+        server.settimeout(300)
 
         def serve() -> None:
             while True:
@@ -45,7 +45,7 @@ def listening(folder: Path) -> Iterator[int]:
 def greeting(port: int, ca: Path, name: str = "localhost") -> bytes:
     """Return what a site hears that trusts a certificate authority."""
     trust = ssl.create_default_context(cafile=str(ca))
-    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=300)
     with connection, trust.wrap_socket(connection, server_hostname=name) as secure:
         return secure.recv(5)
 

@@ -34,7 +34,7 @@ def test_a_disk_without_space_ends_the_command_with_2(small: str, tmp_path: Path
     disk.mkdir()
     train = f"{sys.executable} -m fedperl train"
     script = SCRIPT.format(small=small, disk=disk, train=train, config=config, out=tmp_path)
-    subprocess.run(["unshare", "-rm", "sh", "-c", script], check=True, timeout=500)
+    subprocess.run(["unshare", "-rm", "sh", "-c", script], check=True, timeout=1500)
     assert (tmp_path / "code").read_text().split() == ["2", "0"], (tmp_path / "second").read_text()
     said = (tmp_path / "first").read_text()
     assert said.startswith("fedperl: ")
