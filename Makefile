@@ -36,6 +36,7 @@ test-flower: $(FLOWER)
 
 test-slow: $(FLOWER)
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'hypothesis and not flower' --hypothesis-profile thorough
 
 # Runs the same cases here and at the commit BASE, and prints what differs (golden/changes.md says what may).
 golden: $(STAMP)

@@ -12,6 +12,9 @@ from typing import Any
 
 from fedperl.engines.flower.site_folder import free_port
 
+SLOW = 5
+"""How many times longer than on an idle machine a test waits before it gives up."""
+
 FEDPERL = [sys.executable, "-m", "fedperl"]
 CONFIG = """\
 name = "{name}"
@@ -76,7 +79,7 @@ class Federation:
         """End a process and its children at once."""
         process = self.processes.pop(name)
         os.killpg(process.pid, sign)
-        process.wait(30)
+        process.wait(30 * SLOW)
 
     def close(self) -> None:
         """End everything."""
@@ -88,13 +91,12 @@ class Federation:
                     continue
             time.sleep(1.0)
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(30 * SLOW)
 
     def call(self, *arguments: str, check: bool = True, seconds: float = 300) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        done = subprocess.run(
-            [*FEDPERL, *arguments], cwd=self.root, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        command, limit = [*FEDPERL, *arguments], SLOW * seconds
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=limit, check=False)
         if check and done.returncode:
             raise AssertionError(f"fedperl {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
@@ -140,7 +142,7 @@ class Federation:
 
     def ended(self, seconds: float) -> int:
         """Return how the run that was begun has ended."""
-        return self.processes.pop("run").wait(seconds)
+        return self.processes.pop("run").wait(SLOW * seconds)
 
     @property
     def out(self) -> Path:
@@ -177,10 +179,10 @@ def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
     Raises:
         AssertionError: it was not so in time.
     """
-    until = time.monotonic() + seconds
+    until = time.monotonic() + SLOW * seconds
     while not condition():
         if time.monotonic() > until:
-            raise AssertionError(f"{what}: not within {seconds:.0f} s")
+            raise AssertionError(f"{what}: not within {SLOW * seconds:.0f} s")
         time.sleep(0.3)
 
 

@@ -332,10 +332,14 @@ def test_download_refused_cut_or_stalled(
     serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told = threading.Event()
+
+    def stall(_: BaseHTTPRequestHandler) -> None:
+        told.wait(300)
+
     answers: dict[str, tuple[Answer, float]] = {
         "404": (lambda request: request.send_error(404), 300.0),
         "sent 3 of 10 bytes|IncompleteRead": (answer_with(b"abc", 10), 300.0),
-        "timed out": (lambda _: told.wait(300) and None, 0.2),
+        "timed out": (stall, 0.2),
     }
     for message, (answer, seconds) in answers.items():
         monkeypatch.setattr(weights, "TIMEOUT_S", seconds)

@@ -439,6 +439,7 @@ def test_what_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("wide_tiles")
+@pytest.mark.slow
 def test_a_network_that_predicted_first_can_train() -> None:
     fused = FusedB0(small_net())
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, device=DEVICE)
@@ -471,6 +472,7 @@ def test_kernels_that_would_not_measure_are_found_out(monkeypatch: pytest.Monkey
     assert kernels._measured_difference(FusedB0(nets[2]), nets[1], 32) > kernels.NEAR
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide_tiles")
 def test_passes_at_rest_are_played_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What plays a pass here makes it again: whether a graph does the same is seen on a GPU alone."""

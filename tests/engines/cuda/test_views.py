@@ -216,6 +216,7 @@ def test_without_triton_views_are_made_in_torch(monkeypatch: pytest.MonkeyPatch)
     views_work.cache_clear()
 
 
+@pytest.mark.slow
 def test_kernels_that_give_something_else_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     views_work.cache_clear()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
