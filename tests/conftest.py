@@ -46,6 +46,12 @@ LONG = (
 """Files that take longest: begun last, they would keep one worker busy while the others have nothing left to do."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order below: pytest-xdist would begin with the files of most tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
