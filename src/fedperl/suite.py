@@ -14,13 +14,13 @@ from fedperl.config import (
     check_keys,
     config_hash,
     explain,
-    load_config,
     merged,
     named,
     nearest,
     read_toml,
     resolve,
 )
+from fedperl.earlier import read_resolved
 from fedperl.errors import ConfigError
 from fedperl.federation.messages import EVALUATION_NUMBERS
 from fedperl.files import digest
@@ -226,7 +226,7 @@ def _on_this_machine(config: Config, folder: Path) -> Config:
     if config.threads != "auto":
         return config
     started = folder / "config.toml"
-    threads = load_config(started).threads if started.exists() else cores()
+    threads = read_resolved(started)[0].threads if started.exists() else cores()
     return config.model_copy(update={"threads": threads})
 
 

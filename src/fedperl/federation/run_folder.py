@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedperl.config import dump, load_config
+from fedperl.config import Table, dump
+from fedperl.earlier import read_resolved
 from fedperl.errors import ConfigError, RunError
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.state_files import StateFiles
@@ -87,16 +88,23 @@ class RunFolder:
     # Configuration
 
     def read_config(self) -> Config:
-        """Return the run's configuration.
+        """Return the run's configuration, as far as this version knows its settings.
 
         Raises:
             RunError: the folder holds no run.
         """
+        return self._read_resolved()[0]
+
+    def read_gone(self) -> Table:
+        """Return the settings, by dotted key, with which an earlier edition trained the run and that are gone."""
+        return self._read_resolved()[1]
+
+    def _read_resolved(self) -> tuple[Config, Table]:
         path = self.path / "config.toml"
         if not path.is_file():
             raise RunError(f"{self.path}: holds no run; config.toml is missing")
         try:
-            return load_config(path)
+            return read_resolved(path)
         except ConfigError as error:
             raise RunError(f"{error}; the run folder's own configuration cannot be used") from None
 

@@ -14,6 +14,7 @@ from fedperl.evaluate import (
     spread,
     spread_without,
 )
+from fedperl.federation.run_folder import RunFolder
 from fedperl.report.page_data import SERVER, PageRun
 from fedperl.report.page_summary import ADAPTIVE_ECE, at_end, client_name, differences, f1_by_client
 
@@ -205,7 +206,8 @@ def settings_table(runs: Sequence[PageRun]) -> str:
 
 def settings(run: PageRun) -> dict[str, str]:
     """Return every setting of a run as text, under its dotted key."""
-    return {key: _shown(value) for key, value in flat(run.config.model_dump(exclude_none=True)).items()}
+    every = flat(run.config.model_dump(exclude_none=True)) | RunFolder(run.folder).read_gone()
+    return {key: _shown(value) for key, value in every.items()}
 
 
 def origin_table(runs: Sequence[PageRun]) -> str:
