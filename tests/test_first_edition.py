@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file
 
+from fedperl import settings
 from fedperl.config import load_config
 from fedperl.errors import ConfigError, RunError
+from fedperl.evaluating import evaluate
 from fedperl.federation.run_folder import RunFolder
+from fedperl.learn.weights import read_metadata, write_weights
+from fedperl.predicting import open_predictor
 from fedperl.settings import Config
+from tests.conftest import small_store
 
 FIXTURE = Path(__file__).parent / "fixtures" / "first_edition_run"
 ALMOST: dict[str, Any] = {"abs": 1e-3}
@@ -193,3 +199,52 @@ def test_a_file_of_ones_own_and_one_of_this_edition_are_still_refused(odd: Path)
     change(odd, 'written_by = "fedperl 0.2.0"', 'written_by = ""')
     with pytest.raises(RunError, match=r"unknown key 'peers\.no_more'"):
         RunFolder(odd).read_config()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.orientations", "4"),
+        ("model.orientations", '"views"'),
+        ("federation.own_share", "0.5"),
+        ("federation.own_share", '"validation"'),
+        ("federation.batch_norm", '"local"'),
+        ("federation.running_average", "0.9"),
+    ],
+)
+def test_a_model_whose_answers_depended_on_an_option_that_is_gone_is_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    changed = shutil.copytree(run, run.parent / "changed")
+    set_to(changed, key, value)
+    here = key.partition(".")[2] in getattr(settings, key.partition(".")[0].capitalize()).model_fields
+    if here:
+        open_predictor(changed)
+    remove_option(monkeypatch, key)
+    assert open_predictor(run).round == 9
+    with pytest.raises(RunError, match=key):
+        open_predictor(changed / "models" / "last.safetensors")
+    with pytest.raises(RunError, match=key):
+        evaluate(changed, small_store())
+
+
+def test_a_value_that_is_gone_refuses_answers_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    set_to(run, "federation.batch_norm", '"elsewhere"')
+    commands: list[list[str | Path]] = [["predict", run, image(tmp_path)], ["evaluate", run, "--data", "dermsim"]]
+    for command in commands:
+        assert "federation.batch_norm = 'elsewhere'" in fedperl(*command, code=2).stderr.splitlines()[-1]
+    fedperl("report", run)
+    fedperl("privacy", run)
+
+
+def test_a_models_file_that_asks_for_what_is_gone_is_refused_anywhere(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, alone = run / "models" / "last.safetensors", tmp_path / "alone.safetensors"
+    remove_option(monkeypatch, "model.orientations")
+    about = read_metadata(last)
+    write_weights(alone, load_file(last), about)
+    assert open_predictor(alone).run is None
+    write_weights(alone, load_file(last), about | {"orientations": "4"})
+    with pytest.raises(RunError, match=r"alone\.safetensors.*model\.orientations = 4"):
+        open_predictor(alone)

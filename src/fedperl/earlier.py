@@ -1,4 +1,4 @@
-"""Runs of an earlier edition (0.1, 0.2, ...): read without the settings that are gone."""
+"""Runs of an earlier edition (0.1, 0.2, ...): read without the settings that are gone, not trained on."""
 
 import logging
 import re
@@ -11,13 +11,22 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedperl import __version__
 from fedperl.config import Table, flat, load_config, read_toml
+from fedperl.errors import RunError
 from fedperl.settings import Config
+
+NEUTRAL: Table = {
+    "model.orientations": 1,
+    "federation.own_share": 0.0,
+    "federation.batch_norm": "average",
+    "federation.running_average": 0.0,
+}
+"""Settings that decide what a trained model answers, with the value that changes nothing."""
 
 
 def read_resolved(path: Path) -> tuple[Config, Table]:
     """Return a run's own configuration, and what it says that this version does not know, by dotted key.
 
-    What an earlier edition wrote is not checked for contradictions: it was, when it was written.
+    What an earlier edition wrote is not checked for contradictions: nothing is trained by it any more.
     """
     table = read_toml(path)
     by = str(table.get("written_by", ""))
@@ -57,7 +66,17 @@ def _tell_once(line: str) -> None:
     logging.getLogger(__name__).warning(line)
 
 
+def check_answers(source: Path, gone: Mapping[str, Any]) -> None:
+    """Refuse to ask a model whose answers depended on a setting that is gone."""
+    for key, neutral in NEUTRAL.items():
+        if gone.get(key, neutral) != neutral:
+            raise RunError(
+                f"{source}: its answers depend on {key} = {gone[key]!r}, which fedperl {__version__} does not have; "
+                "wanted the version that trained it"
+            )
+
+
 def _edition(by: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version."""
+    """Return the first two numbers of a version, between which runs are not trained on."""
     found = re.match(r"fedperl (\d+)\.(\d+)\.", by)
     return tuple(int(number) for number in found.groups()) if found else ()

@@ -13,6 +13,7 @@ from fedperl.config import explain
 from fedperl.data.packed import Fit
 from fedperl.data.readers.base import SKIN
 from fedperl.data.store import ABOUT, read_about
+from fedperl.earlier import check_answers, split_known
 from fedperl.errors import ConfigError, RunError
 from fedperl.evaluate.malignancy import malignant_classes
 from fedperl.evaluate.ranking import Mask
@@ -72,23 +73,25 @@ def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu")
     try:
         classes, round = _class_names(about["classes"]), int(about["round"])
         size = Data(size=int(about["size"])).size
-        settings = Model.model_validate(
-            {
-                "net": about["net"],
-                "input_scale": about["input"],
-                "norm": about.get("norm", "batch"),
-                "orientations": int(about.get("orientations", 1)),
-            }
-        )
+        asked = {
+            "net": about["net"],
+            "input_scale": about["input"],
+            "norm": about.get("norm", "batch"),
+            "orientations": int(about.get("orientations", 1)),
+        }
+        check_answers(path, split_known({"model": asked})[1])
+        settings = Model.model_validate({key: value for key, value in asked.items() if key in Model.model_fields})
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         found = explain(error) if isinstance(error, ValidationError) else repr(error)
         raise RunError(
             f"{path}: does not say its net, classes, size and input ({found}); wanted a run's model"
         ) from None
-    net = build_net(settings.net, len(classes), seed=0, input_scale=settings.input_scale, norm=settings.norm)
-    load_model(net, path, settings.net)
     folder = path.resolve().parent
     run = folder.parent if folder.name == "models" and (folder.parent / "config.toml").is_file() else None
+    if run is not None:
+        check_answers(run, RunFolder(run).read_gone())
+    net = build_net(settings.net, len(classes), seed=0, input_scale=settings.input_scale, norm=settings.norm)
+    load_model(net, path, settings.net)
     return Predictor(path, net.to(device), settings.net, classes, size, round, run, int(settings.orientations))
 
 
