@@ -14,14 +14,18 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedperl import settings
-from fedperl.config import load_config
+from fedperl.compare import is_finished
+from fedperl.config import dump, load_config, resolve
 from fedperl.errors import ConfigError, RunError
 from fedperl.evaluating import evaluate
 from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.weights import read_metadata, write_weights
+from fedperl.opening import check_resumable
+from fedperl.parallel import Job
 from fedperl.predicting import open_predictor
 from fedperl.settings import Config
-from tests.conftest import small_store
+from fedperl.training import train
+from tests.conftest import small_config, small_store
 
 FIXTURE = Path(__file__).parent / "fixtures" / "first_edition_run"
 ALMOST: dict[str, Any] = {"abs": 1e-3}
@@ -248,3 +252,56 @@ def test_a_models_file_that_asks_for_what_is_gone_is_refused_anywhere(
     write_weights(alone, load_file(last), about | {"orientations": "4"})
     with pytest.raises(RunError, match=r"alone\.safetensors.*model\.orientations = 4"):
         open_predictor(alone)
+
+
+# Training on
+
+
+def test_a_finished_run_gives_its_results_and_no_other_configuration_goes_on_with_it(odd: Path) -> None:
+    results = json.loads((FIXTURE / "results.json").read_text())
+    assert json.loads(fedperl("train", "--resume", "--out", odd, "--json").stdout) == results
+    refused = fedperl("train", "--resume", "--out", odd, "--set", "optimizer.lr=0.003", code=2)
+    assert "was begun with fedperl 0.1.0" in refused.stderr.splitlines()[-1]
+    own = resolve({"method": "fedperl"})
+    with pytest.raises(RunError, match=r"was begun with fedperl 0\.1\.0; go on with that version"):
+        train(own, odd, resume=True)
+    with pytest.raises(RunError, match=r"was begun with fedperl 0\.1\.0"):
+        is_finished(Job("it", own, odd))
+
+
+def test_a_run_that_is_not_finished_is_refused(run: Path) -> None:
+    (run / "results.json").unlink()
+    before = sorted(run.rglob("*"))
+    refused = fedperl("train", "--resume", "--out", run, code=2).stderr
+    assert "was begun with fedperl 0.1.0; go on with that version, or start anew in another folder" in refused
+    with pytest.raises(RunError, match="was begun with"):
+        train(RunFolder(run).read_config(), run, resume=True)
+    assert sorted(run.rglob("*")) == before
+
+
+def test_flowers_server_refuses_it_too(run: Path) -> None:
+    server_app = pytest.importorskip("fedperl.engines.flower.server_app")
+
+    class Nobody:
+        def let_go(self) -> None:
+            pass
+
+    config = RunFolder(run).read_config()
+    (run / "results.json").unlink()
+    with pytest.raises(RunError, match=r"was begun with fedperl 0\.1\.0"):
+        server_app.serve(None, config, run, Nobody(), server_app.Waiting(1, 0), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("by", "goes_on"), [("fedperl 0.2.0", True), ("fedperl 0.2.17", True), ("", True), ("fedperl 0.3.0", False)]
+)
+def test_versions_of_one_edition_go_on(tmp_path: Path, by: str, goes_on: bool) -> None:
+    config = small_config()
+    text = dump(config)
+    assert 'written_by = "fedperl 0.2.' in text
+    (tmp_path / "config.toml").write_text(re.sub(r'written_by = ".*"', f'written_by = "{by}"', text))
+    if goes_on:
+        check_resumable(RunFolder(tmp_path), config, resume=True)
+        return
+    with pytest.raises(RunError, match=f"was begun with {by}"):
+        check_resumable(RunFolder(tmp_path), config, resume=True)

@@ -76,6 +76,12 @@ def check_answers(source: Path, gone: Mapping[str, Any]) -> None:
             )
 
 
+def check_same_edition(folder: Path, by: str) -> None:
+    """Refuse to train on what another edition began: `by` wrote the run's configuration."""
+    if _edition(by) not in ((), _edition(f"fedperl {__version__}")):
+        raise RunError(f"{folder}: was begun with {by}; go on with that version, or start anew in another folder")
+
+
 def _edition(by: str) -> tuple[int, ...]:
     """Return the first two numbers of a version, between which runs are not trained on."""
     found = re.match(r"fedperl (\d+)\.(\d+)\.", by)

@@ -13,6 +13,7 @@ from fedperl.config import ASIDE, config_hash, flat
 from fedperl.data.partition import Partition
 from fedperl.data.partitions import deal
 from fedperl.data.store import Store
+from fedperl.earlier import check_same_edition
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.federation.run_folder import RunFolder
 from fedperl.machine import cores
@@ -97,6 +98,8 @@ def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
     if not resume:
         raise RunError(f"{folder.path}: holds a run already; go on with --resume or choose another folder")
     before = folder.read_config()
+    if config.written_by != before.written_by or folder.read_results() is None:
+        check_same_edition(folder.path, before.written_by)
     if config_hash(before) != config_hash(config):
         old, new = flat(before.model_dump()), flat(config.model_dump())
         other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]

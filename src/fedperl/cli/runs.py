@@ -112,6 +112,7 @@ def train(
 def _to_train(config: Path | None, out: Path | None, settings: list[str], *, resume: bool) -> tuple["Config", Path]:
     """Return what is trained and where; what should be known of it before is said."""
     from fedperl.config import load_config
+    from fedperl.earlier import check_same_edition
     from fedperl.federation.run_folder import RunFolder
     from fedperl.settings import research_note
 
@@ -124,7 +125,10 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
             loaded = loaded.model_copy(update={"name": config.stem})
     folder = out or Path("runs") / (loaded.name if loaded is not None else "run")
     if loaded is None:
-        loaded = load_config(folder / "config.toml", settings) if settings else RunFolder(folder).read_config()
+        loaded = RunFolder(folder).read_config()
+        if settings:
+            check_same_edition(folder, loaded.written_by)
+            loaded = load_config(folder / "config.toml", settings)
     elif resume:
         RunFolder(folder).read_config()  # refuses a folder without a run
     if what := research_note(loaded):
