@@ -38,7 +38,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the configuration") -> Config:
     """Return the configuration that a table and overrides describe, filled up from its method and preset."""
     given = table
-    table = merged(table, *(_override(text) for text in overrides))
+    table = merged(table, *(override(text) for text in overrides))
     for key in ("method", "preset"):
         if given.get("written_by") and table.get(key) != given.get(key):
             raise ConfigError(
@@ -154,7 +154,8 @@ def named(folder: str, name: str) -> Table:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def _override(text: str) -> Table:
+def override(text: str) -> Table:
+    """Return the table that `a.b=c` means."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: wanted key=value, for example peers.T=3")

@@ -120,7 +120,28 @@ def test_what_is_missing_is_said_before_training(short: Path, tmp_path: Path) ->
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("text", ["peers.T=3", "scenario.labels=clients", "federation.cohort = 2"])
+def test_all_that_is_missing_is_said_at_once(short: Path, tmp_path: Path) -> None:
+    net = 'model = { net = "small_cnn"'
+    text = short.read_text().replace(net, f'{net}, weights = "nowhere/a.safetensors"', 1)
+    text += '[methods.ssfl]\nmodel.weights = "nowhere/b.safetensors"\n[methods.upper]\ndata.source = "nowhere/store"\n'
+    (tmp_path / "own.toml").write_text(f'unseen = "{tmp_path}/nothere"\n{text}')
+    with pytest.raises(ConfigError, match="a.safetensors") as error:
+        make_paper(plan_paper(["table2", "table9"], scale=str(tmp_path / "own.toml"), out=tmp_path / "runs"))
+    assert all(missing in str(error.value) for missing in ("b.safetensors", "nowhere/store", "nothere"))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "peers.T=3",
+        "scenario.labels=clients",
+        "federation.cohort = 2",
+        "federation={cohort=5}",
+        "federation={rounds=3, exclude=[1]}",
+        " peers = { T = 4 }",
+    ],
+)
 def test_what_makes_one_row_another_cannot_be_set(short: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="a row of the tables"):
         plan_paper(["table2"], scale=str(short), overrides=[text])

@@ -6,11 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedperl.compare import is_finished, train_plan
-from fedperl.config import nearest
+from fedperl.config import flat, nearest, override
 from fedperl.data.store import ABOUT, Store
 from fedperl.errors import ConfigError, FedPerlError, RunError
 from fedperl.evaluating import evaluate, open_unseen
 from fedperl.files import digest
+from fedperl.learn.weights import resolve_weights
 from fedperl.opening import open_store
 from fedperl.paper.artefacts import ARTEFACTS
 from fedperl.paper.content import Artefact
@@ -73,7 +74,7 @@ def plan_paper(
     size = find_scale(scale)
     artefacts = chosen(names)
     for text in overrides:
-        if text.partition("=")[0].strip() in ROWS:
+        if not set(ROWS).isdisjoint(flat(override(text))):
             raise ConfigError(
                 f"--set {text}: decides what a row of the tables is; wanted a setting that all rows share"
             )
@@ -159,12 +160,34 @@ def _check_before(paper: PaperPlan) -> None:
     jobs = [
         job for point in paper.plan.points for job in point.jobs.values() if not (job.out / "results.json").exists()
     ]
-    for source, size in dict.fromkeys((job.config.data.source, job.config.data.size) for job in jobs):
-        if source != "dermsim" and (found := Store.open(Path(source), decode=False).size) != size:
-            raise ConfigError(f"{source}: holds images of {found} px; the scale's runs have data.size = {size}")
+    stores = dict.fromkeys((job.config.data.source, job.config.data.size) for job in jobs)
+    problems = [_store_fault(source, size) for source, size in stores]
+    problems += [_weights_fault(weights) for weights in dict.fromkeys(job.config.model.weights for job in jobs)]
     unseen = paper.scale.unseen
     if any(one.unseen for one in paper.artefacts) and unseen != "dermsim" and not Path(unseen).is_dir():
-        raise ConfigError(f"unseen = {unseen!r}: no such folder; wanted a store of the client that no model saw")
+        problems.append(f"unseen = {unseen!r}: no such folder; wanted a store of the client that no model saw")
+    if any(problems):
+        raise ConfigError("; ".join(filter(None, problems)))
+
+
+def _store_fault(source: str, size: int) -> str:
+    """Return what is wrong with the images of runs; nothing where they can be used."""
+    if source == "dermsim":
+        return ""
+    try:
+        found = Store.open(Path(source), decode=False).size
+    except FedPerlError as error:
+        return str(error)
+    return "" if found == size else f"{source}: holds images of {found} px; the scale's runs have data.size = {size}"
+
+
+def _weights_fault(setting: str) -> str:
+    """Return that the starting weights of runs are missing; nothing where they are there or drawn."""
+    path = resolve_weights(setting)
+    if path is None or path.is_file():
+        return ""
+    made_by = "fedperl weights import" if setting == "imagenet" else "fedperl pretrain"
+    return f"model.weights = {setting!r}: {path} is not there; wanted a file of `{made_by}`"
 
 
 def _read(paper: PaperPlan, artefacts: Sequence[Artefact]) -> tuple[dict[str, Trained], dict[str, str]]:
