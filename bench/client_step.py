@@ -32,7 +32,7 @@ def main() -> None:
         ("FixMatch (SSFL)", "fixmatch", []),
         ("FixMatch + peer (FedPerl)", "fixmatch", peers),
     ):
-        objective = config.objective.model_copy(update={"kind": kind})
+        objective = config.objective.changed(kind=kind)
         settings = LocalSettings(objective, config.optimizer, config.views, STEPS, config.federation.batch)
         times, views = [], []
         for seed in range(REPEATS):

@@ -127,7 +127,7 @@ def one_step(config: Config) -> dict[str, Any]:
         seen: list[Batch] = []
         expected, loss = gradients(clients[task.client].train_steps, task, state, work, Noting(seen))
         after = state_of(work.net)
-        on_card = config.model_copy(update={"device": "cuda"})
+        on_card = config.changed(device="cuda")
         finish = float32_kernels(config)
         card = Workspace(on_card, len(store.classes), finish)
         client = client_of_store(task.client, store, on_card, card)

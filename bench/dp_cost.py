@@ -120,7 +120,7 @@ def scores(given: argparse.Namespace) -> None:
     for name, config in runs.items():
         with tempfile.TemporaryDirectory() as folder:
             place = (given.out or Path(folder)) / name
-            seeds = {seed: config.model_copy(update={"seed": seed}) for seed in range(1, given.seeds + 1)}
+            seeds = {seed: config.changed(seed=seed) for seed in range(1, given.seeds + 1)}
             found = [train(one, place / str(seed), store=store, resume=True) for seed, one in seeds.items()]
         f1 = [one["over_clients"]["global_best"]["weighted_f1"]["mean"] for one in found]
         spread = f" ± {np.std(f1, ddof=1):.3f}" if len(f1) > 1 else ""

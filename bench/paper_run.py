@@ -88,7 +88,7 @@ def main() -> None:
 
 def enlarged(config: Config) -> Store:
     """Return the configuration's images, drawn small and enlarged."""
-    small = open_store(config.model_copy(update={"data": config.data.model_copy(update={"size": DRAWN})}))
+    small = open_store(config.changed(data=config.data.changed(size=DRAWN)))
     images = np.empty((len(small.images), 3, SIZE, SIZE), dtype=np.uint8)
     for start in range(0, len(images), 512):
         part = torch.from_numpy(small.images[start : start + 512]).to(config.device).float()

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from fedperl.cli import main
-from fedperl.config import methods
+from fedperl.config import load_config, methods
 from fedperl.files import lock
 from tests.conftest import small_config, small_store
 
@@ -109,6 +109,18 @@ def test_an_error_ends_the_process_with_2(tmp_path: Path) -> None:
     failed = fedperl_apart("train", tmp_path / "no_such.toml", ok=False)
     assert failed.returncode == 2
     assert failed.stderr == f"fedperl: {tmp_path / 'no_such.toml'}: no such file; wanted a TOML configuration\n"
+
+
+def test_a_file_whose_name_no_run_can_have_is_refused_before_training(tmp_path: Path, config: Path) -> None:
+    odd = tmp_path / "exp[1].toml"
+    odd.write_text(config.read_text().replace('name = "run"\n', ""))
+    command: list[str | Path] = ["train", odd, "--out", tmp_path / "a", "--quiet"]
+    said = fedperl(*command, ok=False).stderr
+    assert "name = 'exp[1]'" in said
+    assert "--set name=" in said
+    assert not (tmp_path / "a").exists()
+    fedperl(*command, "--set", "name=exp1")
+    assert load_config(tmp_path / "a" / "config.toml").name == "exp1"
 
 
 def test_a_second_start_in_a_used_folder_is_refused(tmp_path: Path, config: Path) -> None:

@@ -197,3 +197,20 @@ def test_what_changes_no_number_changes_no_hash() -> None:
         }
     )
     assert hashlib.sha256(text.encode()).hexdigest() == expected
+
+
+# Values changed later
+
+
+def test_a_changed_value_is_checked_like_one_of_a_file() -> None:
+    config = load_config()
+    with pytest.raises(ConfigError, match="name = 'exp\\[1\\]'"):
+        config.changed(name="exp[1]")
+    with pytest.raises(ConfigError, match="colour"):
+        config.changed(colour="red")
+    with pytest.raises(ConfigError, match="quorum = 4 is larger"):
+        config.changed(federation=config.federation.changed(cohort=3, quorum=4))
+    with pytest.raises(ConfigError, match=r"lr = 0"):
+        config.optimizer.changed(lr=0.0)
+    other = config.changed(seed=7, federation=config.federation.changed(rounds=9))
+    assert (other.seed, other.federation.rounds, other.peers) == (7, 9, config.peers)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedperl import __version__
 from fedperl.errors import ConfigError
-from fedperl.settings import Config
+from fedperl.settings import Config, explain
 
 Table = dict[str, Any]
 
@@ -89,7 +89,7 @@ def methods() -> dict[str, Method]:
 
 def dump(config: Config) -> str:
     """Return the whole configuration as TOML, every setting spelt out: accepted back as input."""
-    config = config.model_copy(update={"written_by": f"fedperl {__version__}"})
+    config = config.changed(written_by=f"fedperl {__version__}")
     return tomli_w.dumps(config.model_dump(exclude_none=True))
 
 
@@ -216,17 +216,3 @@ def nearest(name: str, known: Iterable[str], *, by_last: bool = False) -> str:
     names = {k.rpartition(".")[2] if by_last else k: k for k in known}
     match = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {names[match[0]]!r}?" if match else ""
-
-
-def explain(error: ValidationError) -> str:
-    """Return what is wrong with which setting, in one line."""
-    problems = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal", "constrained")))
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "missing":
-            problems.append(f"{where} is missing")
-            continue
-        shown = where and not isinstance(problem["input"], Mapping)
-        problems.append(f"{where} = {problem['input']!r}: {message}" if shown else message)
-    return "; ".join(problems)

@@ -77,7 +77,7 @@ def settled(config: Config) -> Config:
     """Return the configuration with what depends on the machine filled in."""
     check_device(config.device)
     if config.threads == "auto":
-        config = config.model_copy(update={"threads": cores()})
+        config = config.changed(threads=cores())
     return config
 
 

@@ -5,9 +5,12 @@ Numbers in brackets are rows of docs/paper_and_code.md: where the paper's text a
 
 import difflib
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedperl.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -17,6 +20,31 @@ class Section(BaseModel):
     """A table of the configuration file: unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def changed(self, **values: Any) -> Self:
+        """Return the same with other values, checked as if read from a file; `model_copy` would check nothing.
+
+        Raises:
+            ConfigError: a value is wrong, or contradicts another.
+        """
+        try:
+            return type(self).model_validate(dict(self) | values)
+        except ValidationError as error:
+            raise ConfigError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """Return what is wrong with which setting, in one line."""
+    problems = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal", "constrained")))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            problems.append(f"{where} is missing")
+            continue
+        shown = where and not isinstance(problem["input"], Mapping)
+        problems.append(f"{where} = {problem['input']!r}: {message}" if shown else message)
+    return "; ".join(problems)
 
 
 class Data(Section):

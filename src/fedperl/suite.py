@@ -13,7 +13,6 @@ from fedperl.config import (
     Table,
     check_keys,
     config_hash,
-    explain,
     merged,
     named,
     nearest,
@@ -26,7 +25,7 @@ from fedperl.federation.messages import EVALUATION_NUMBERS
 from fedperl.files import digest
 from fedperl.machine import cores
 from fedperl.parallel import Job
-from fedperl.settings import Config, Section
+from fedperl.settings import Config, Section, explain
 
 GIVEN = ("name", "method", "seed")
 """What the suite itself says of each run; no setting."""
@@ -104,7 +103,7 @@ def plan_suite(
     if seeds is not None:
         more = itertools.count(max(suite.seeds) + 1)
         wanted = tuple(itertools.islice(itertools.chain(suite.seeds, more), seeds))
-        suite = suite.model_copy(update={"seeds": wanted})
+        suite = suite.changed(seeds=wanted)
     return plan_of(suite, Path("runs") / suite.name if out is None else Path(out), source, overrides)
 
 
@@ -227,7 +226,7 @@ def _on_this_machine(config: Config, folder: Path) -> Config:
         return config
     started = folder / "config.toml"
     threads = read_resolved(started)[0].threads if started.exists() else cores()
-    return config.model_copy(update={"threads": threads})
+    return config.changed(threads=threads)
 
 
 def _flat(grid: Mapping[str, Any], where: str, prefix: str = "") -> Iterable[tuple[str, list[Any]]]:

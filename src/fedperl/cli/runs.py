@@ -113,6 +113,7 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
     """Return what is trained and where; what should be known of it before is said."""
     from fedperl.config import load_config
     from fedperl.earlier import check_same_edition
+    from fedperl.errors import ConfigError
     from fedperl.federation.run_folder import RunFolder
     from fedperl.settings import research_note
 
@@ -122,7 +123,12 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
     if config is not None or not resume:
         loaded = load_config(config, settings)
         if config is not None and loaded.name == "run":
-            loaded = loaded.model_copy(update={"name": config.stem})
+            try:
+                loaded = loaded.changed(name=config.stem)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{config}: {error}: the file gives the run its name; wanted --set name=..."
+                ) from None
     folder = out or Path("runs") / (loaded.name if loaded is not None else "run")
     if loaded is None:
         loaded = RunFolder(folder).read_config()

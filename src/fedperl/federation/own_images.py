@@ -23,7 +23,7 @@ from fedperl.learn.state import State, load_into, state_of
 from fedperl.learn.steps import AtWork, EagerSteps
 from fedperl.peers.predictions import embedding, noise_image
 from fedperl.seeds import seed_for
-from fedperl.settings import Config
+from fedperl.settings import ONLY, Config, Objective
 
 
 class OwnImages:
@@ -82,13 +82,7 @@ class OwnImages:
         config, own = self.config, self.parts["labelled"]
         steps, batch = config.scenario.server_steps, config.federation.batch
         settings = LocalSettings(
-            config.objective.model_copy(
-                update={
-                    "kind": "fedmatch" if config.objective.decomposed else "supervised",  # sigma alone, or all
-                    "label_source": "current",
-                    "mu": 0.0,
-                }
-            ),
+            lesson(config.objective),
             of_round(config.optimizer, max(1, round), config.federation.rounds),
             config.views,
             -(-len(own.labels) // batch) if steps == "auto" else steps,
@@ -126,6 +120,13 @@ class OwnImages:
         if not values:
             return {}
         return {"accuracy": float(np.mean(values)), "least": min(values), "most": max(values), "clients": len(values)}
+
+
+def lesson(objective: Objective) -> Objective:
+    """Return what the server minimises on its labelled images: by sigma alone where a model is a sum, or by all."""
+    kind = "fedmatch" if objective.decomposed else "supervised"
+    unused = {name: Objective.model_fields[name].default for name, kinds in ONLY.items() if kind not in kinds}
+    return objective.changed(**unused, kind=kind, mu=0.0, options={})
 
 
 def _images(store: Store, rows: Indices, device: str, part: str, *, resident: bool) -> EvaluationImages:

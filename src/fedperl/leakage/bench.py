@@ -49,7 +49,7 @@ class Bench:
         if config.objective.labels == "all":
             self.part[self.part == PARTS.index("unlabelled")] = PARTS.index("labelled")
         self.new = np.isin(self.row, np.concatenate([_new(self.store, client) for client in self.clients]))
-        self.origin = digest(self.store.digest().encode() + config_hash(config.model_copy(update={"seed": 0})).encode())
+        self.origin = digest(self.store.digest().encode() + config_hash(config.changed(seed=0)).encode())
 
     def for_runs(self, path: Path) -> Config:
         """Return the configuration of runs without the new images; who holds the others is written into a file."""
@@ -65,7 +65,7 @@ class Bench:
                 step=part.step[kept] if len(part.step) else part.step,
             )
         replace(self._dealt.partition, clients=tuple(clients)).write(path, self.store.manifest)
-        return self.config.model_copy(update={"partition": Partitioning(file=str(path.resolve()))})
+        return self.config.changed(partition=Partitioning(file=str(path.resolve())))
 
     @property
     def member(self) -> Mask:

@@ -34,7 +34,7 @@ def reference(bench: Bench, folder: Path, number: int) -> Arrays:
 
 
 def _trained(bench: Bench, number: int) -> Arrays:
-    config = bench.config.model_copy(update={"seed": seed_for(bench.config.data.seed, "reference", number), "dp": DP()})
+    config = bench.config.changed(seed=seed_for(bench.config.data.seed, "reference", number), dp=DP())
     labelled, unlabelled = half(bench, *divmod(number, 2))
     part = ClientPart("reference", labelled, unlabelled, no_rows(), no_rows())
     alone = bench.store.dealt(Partition((part,), straddles=True))

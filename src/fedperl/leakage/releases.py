@@ -140,13 +140,13 @@ def _server(config: Config, round: int, folder: RunFolder, model: GlobalModel, s
     }
     numbers = range(len(store.partition.clients))
     sizes = [members[number].size(config) if number in members else 0 for number in numbers]
-    federation = config.federation.model_copy(update={"rounds": round, "cohort": sum(size > 0 for size in sizes)})
+    federation = config.federation.changed(rounds=round, cohort=sum(size > 0 for size in sizes))
     if folder.ledger.path.exists():
         shutil.copyfile(folder.ledger.path, scratch / "ledger.jsonl")
     ledger = Ledger(scratch / "ledger.jsonl")
     ledger.open()
     server = Server(
-        config.model_copy(update={"federation": federation}),
+        config.changed(federation=federation),
         sizes,
         steps_of(config, [member.at_once for member in members.values()]),
         model.state,

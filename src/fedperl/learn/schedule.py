@@ -13,4 +13,4 @@ def of_round(settings: Optimizer, round: int, rounds: int) -> Optimizer:
     if settings.schedule == "constant":
         return settings
     share = 0.5 * (1 + math.cos(math.pi * (round - 1) / rounds))
-    return settings.model_copy(update={"lr": settings.lr * share})
+    return settings.changed(lr=settings.lr * share)

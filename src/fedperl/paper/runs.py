@@ -5,9 +5,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from fedperl.config import Table, explain, merged, methods, named, nearest, read_toml
+from fedperl.config import Table, merged, methods, named, nearest, read_toml
 from fedperl.errors import ConfigError
-from fedperl.settings import Section
+from fedperl.settings import Section, explain
 from fedperl.suite import SuiteRun
 
 SSFL = "SSFL"

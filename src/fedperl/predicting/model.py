@@ -9,7 +9,6 @@ from typing import cast, get_args
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedperl.config import explain
 from fedperl.data.packed import Fit
 from fedperl.data.readers.base import SKIN
 from fedperl.data.store import ABOUT, read_about
@@ -21,7 +20,7 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.learn.nets import build_net
 from fedperl.learn.predict import predict
 from fedperl.learn.weights import load_model, read_metadata
-from fedperl.settings import Data, Model
+from fedperl.settings import Data, Model, explain
 
 
 @dataclass(frozen=True)

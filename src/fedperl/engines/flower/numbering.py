@@ -56,18 +56,11 @@ def renumbered(config: Config, numbers: Numbers) -> Config:
     def inside(clients: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(numbers.get(client, client) for client in clients))
 
-    federation = {
-        "exclude": inside(config.federation.exclude),
-        "organisations": tuple(sorted(map(inside, config.federation.organisations))),
-    }
-    return config.model_copy(
-        update={
-            "federation": config.federation.model_copy(update=federation),
-            "peers": config.peers.model_copy(update={"exclude": inside(config.peers.exclude)}),
-            "scenario": config.scenario.model_copy(
-                update={"labelled_clients": inside(config.scenario.labelled_clients)}
-            ),
-        }
+    organisations = tuple(sorted(map(inside, config.federation.organisations)))
+    return config.changed(
+        federation=config.federation.changed(exclude=inside(config.federation.exclude), organisations=organisations),
+        peers=config.peers.changed(exclude=inside(config.peers.exclude)),
+        scenario=config.scenario.changed(labelled_clients=inside(config.scenario.labelled_clients)),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from fedperl.config import check_keys, explain
+from fedperl.config import check_keys
 from fedperl.data.manifest import UNLABELLED
 from fedperl.data.partition import PARTS
 from fedperl.data.partitions import deal
@@ -27,7 +27,7 @@ from fedperl.errors import ConfigError, DataError
 from fedperl.evaluate.group_counts import ATTRIBUTES, LEAST
 from fedperl.files import write_durably
 from fedperl.machine import cores
-from fedperl.settings import Config, Partitioning, Positive, Section, Share
+from fedperl.settings import Config, Partitioning, Positive, Section, Share, explain
 
 VARIABLE = "FEDPERL_SITE"
 """By which the program that answers a message finds the folder."""
@@ -130,7 +130,7 @@ class SiteFolder:
         """Return a run's configuration with what this machine decides for itself."""
         settings = self.settings()
         threads = cores() if settings.threads == "auto" else int(settings.threads)
-        return config.model_copy(update={"device": settings.device, "threads": threads})
+        return config.changed(device=settings.device, threads=threads)
 
     def model_of(self, name: str, run: str) -> Path:
         """Return the file of the model that the site uses once a run is over, by its name and the run's at sites."""

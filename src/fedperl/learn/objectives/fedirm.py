@@ -82,7 +82,7 @@ class FixMatchIRM(FixMatch):
     def __init__(self, settings: ObjectiveSettings, context: Context) -> None:
         # The teacher is moved by FedIRM's rule alone: where it labels too, FixMatch takes it as one that stands still.
         labels = "current" if settings.label_source == "current" else "round_start"
-        super().__init__(settings.model_copy(update={"label_source": labels}), context)
+        super().__init__(settings.changed(kind="fixmatch", label_source=labels), context)
         self.irm = FedIRM(settings, context)
 
     @property
