@@ -49,9 +49,10 @@ METHODS = (
     *("fedprox_ssfl", "uda", "rscfed", "fedirm", "fedirm_fedperl", "fedmatch", "fedmatch_pa", "cbafed"),
 )
 SMALL = ["data.size=32", "data.scale=0.02", "model.net=small_cnn", "model.dropout=0.0", "threads=1"]
-SMALL += ["federation.cohort=10"]
+SMALL += ["federation.cohort=10", "federation.quorum=3"]
 LARGE = ["data.size=64", "data.scale=0.02", "model.net=efficientnet_b0", "model.dropout=0.0", "threads=1"]
-LARGE += ["federation.cohort=4", "federation.exclude=[4,5,6,7,8,9]"]  # on a CPU they take a second a step each
+LARGE += ["federation.cohort=4", "federation.quorum=3"]
+LARGE += ["federation.exclude=[4,5,6,7,8,9]"]  # on a CPU they take a second a step each
 RUNS = {
     "small_cnn": ["data.size=32", "data.scale=0.1", "optimizer.lr=2e-3", "federation.steps=16", "peers.warmup=2"],
     "efficientnet_b0": ["data.size=64", "data.scale=0.04", "optimizer.lr=5e-4", "federation.steps=13"],
@@ -249,6 +250,7 @@ def float32_kernels(config: Config) -> Callable[[nn.Module], nn.Module]:
 def whole_runs(net: str, rounds: int, seeds: int) -> dict[str, Any]:
     """Return the validation curves of both modes, and how far apart they are."""
     settings = [*RUNS[net], f"model.net={net}", "threads=1", "device=cuda", f"federation.rounds={rounds}"]
+    settings += ["federation.cohort=3", "federation.quorum=3"]
     with tempfile.TemporaryDirectory() as folder:
         jobs = [
             Job(

@@ -130,6 +130,7 @@ def scores(given: argparse.Namespace) -> None:
 
 
 def config_of(given: argparse.Namespace, model: dict[str, str], dp: dict[str, object]) -> Config:
+    federation = {"rounds": given.rounds, "steps": given.steps, "batch": given.batch}
     return resolve(
         {
             "method": "fedperl",
@@ -140,7 +141,7 @@ def config_of(given: argparse.Namespace, model: dict[str, str], dp: dict[str, ob
             "model": {"net": given.nets[0], **model},
             "objective": {"class_weights": "none"},
             "peers": {"warmup": 3},
-            "federation": {"rounds": given.rounds, "steps": given.steps, "batch": given.batch},
+            "federation": {**federation, "cohort": 3, "quorum": 3},
             "optimizer": {"lr": given.lr},
             "dp": dp,
         }

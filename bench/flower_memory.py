@@ -91,7 +91,12 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | MEMORY)
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    settings = ["model.net=efficientnet_b0", f"federation.cohort={arguments.cohort}", "peers.warmup=1"]
+    settings = [
+        "model.net=efficientnet_b0",
+        f"federation.cohort={arguments.cohort}",
+        "federation.quorum=3",
+        "peers.warmup=1",
+    ]
     config = load_config(None, settings)
     work = Workspace(config, CLASSES)
     with tempfile.TemporaryDirectory() as path:

@@ -27,6 +27,7 @@ net = "{net}"
 [federation]
 rounds = {rounds}
 cohort = 3
+quorum = 3
 steps = 1
 exclude = [3, 4, 5, 6, 7, 8, 9]
 [peers]

@@ -73,7 +73,7 @@ def server_cost(clients: int, rounds: int) -> Numbers:
         run = RunFolder(Path(folder))
         run.open()
         run.restore()
-        config = load_config(None, ["federation.cohort=10", "peers.warmup=0"])
+        config = load_config(None, ["federation.cohort=10", "federation.quorum=3", "peers.warmup=0"])
         server = Server(config, [100] * clients, 1, INITIAL, run.bank, run.ledger)
         for client in range(clients):
             update = answer(TrainTask(server.run, 0, client, server.model, None, server._settings, 0))

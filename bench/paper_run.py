@@ -73,7 +73,7 @@ def main() -> None:
     }
     counted = sum(found[part] for part in (*PARTS, "images", "first four rounds"))
     found["test and the rest"] = found["wall"] - counted
-    steps = len(later) * config.federation.cohort * int(config.federation.steps)
+    steps = len(later) * config.cohort * int(config.federation.steps)
     found["ms per client step"] = 1e3 * found["training"] / max(1, steps)
     if arguments.device != "cpu":
         found["peak GB allocated"] = torch.cuda.max_memory_allocated() / 1e9

@@ -227,7 +227,7 @@ def cost(config: Config) -> float:
     """Return how long a run takes, roughly: by the images that pass the network, and what a step takes anyway."""
     federation, unlabelled = config.federation, config.objective.kind != "supervised"
     images = federation.batch + (2 * (federation.unlabelled_batch or federation.batch) if unlabelled else 0)
-    steps = federation.rounds * federation.cohort * int(federation.steps)
+    steps = federation.rounds * config.cohort * int(federation.steps)
     return steps * (60 + images) * (1.5 if config.objective.decomposed else 1)
 
 

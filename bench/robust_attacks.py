@@ -134,7 +134,7 @@ class Hospitals:
     def round(self, round: int) -> dict[int, State]:
         """Return what the cohort of a round sends."""
         generator = np.random.default_rng(seed_for(self.config.seed, "cohort", round))
-        cohort = sorted(generator.choice(len(self.clients), self.config.federation.cohort, replace=False).tolist())
+        cohort = sorted(generator.choice(len(self.clients), self.config.cohort, replace=False).tolist())
         sent = {number: self.trained(self.clients[number], round) for number in cohort}
         for number in set(HOSTILE) & set(cohort):
             sent[number] = self.attack(sent[number], self.state, seed_for(self.config.seed, "attack", round, number))

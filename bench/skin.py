@@ -293,7 +293,7 @@ def noted(folder: Path, *, device: str) -> Line:
 
 def cost(config: Config) -> float:
     """Return how long a run takes, roughly."""
-    return config.federation.cohort * {"supervised": 1.0, "fedirm": 3.0}.get(config.objective.kind, 2.0)
+    return config.cohort * {"supervised": 1.0, "fedirm": 3.0}.get(config.objective.kind, 2.0)
 
 
 def headline(line: Line) -> str:

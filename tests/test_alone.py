@@ -76,6 +76,13 @@ def test_as_many_steps_as_in_the_federation(tmp_path: Path) -> None:
         assert load_config(tmp_path / "clients" / str(client) / "config.toml").federation.steps == 1
 
 
+def test_rounds_alone_that_are_all_before_the_start_are_refused(tmp_path: Path, store: Store) -> None:
+    config = small_config(method="local_fixmatch", objective={"start": 3})  # 4 rounds x cohorts of 3 / 5 clients: 3
+    with pytest.raises(ConfigError, match=r"start = 3 leaves none of the 3 rounds"):
+        train(config, tmp_path / "run", store=store)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_bad_plugin_leaves_no_folder_that_refuses_the_next_start(tmp_path: Path, store: Store) -> None:
     config = small_config(method="local_fixmatch", objective={"kind": "missing.py:Own", "tau": 0.9})
     with pytest.raises(ConfigError, match=r"missing\.py cannot be read"):

@@ -123,6 +123,31 @@ def test_a_file_whose_name_no_run_can_have_is_refused_before_training(tmp_path: 
     assert load_config(tmp_path / "a" / "config.toml").name == "exp1"
 
 
+def test_what_a_run_cannot_lose_and_what_privacy_changes_is_said_before_it_starts(tmp_path: Path, config: Path) -> None:
+    quick = ["--quiet", "--set", "federation.rounds=1"]
+    told = fedperl("train", config, *quick, "--out", tmp_path / "a").stderr  # 3 of 3
+    assert told.count("\n") == 2
+    assert "14% of rounds" in told
+    own = tmp_path / "own.toml"
+    open_numbers = config.read_text().replace("cohort = 3\n", "").replace('quorum = "auto"\n', "")
+    own.write_text(open_numbers)
+    assert "lost answer" not in fedperl("train", own, *quick, "--out", tmp_path / "b").stderr
+    written = load_config(tmp_path / "b" / "config.toml").federation
+    assert (written.cohort, written.quorum) == (4, 3)
+    short = tmp_path / "hospital.toml"
+    store = load_config(own).data.source
+    short.write_text(f"""
+        privacy = "hospital"
+        threads = 1
+        data = {{ size = 16, source = "{store}" }}
+        model = {{ net = "small_cnn" }}
+        federation = {{ steps = 1, batch = 4 }}
+    """)
+    told = fedperl("train", short, *quick, "--out", tmp_path / "c").stderr
+    assert "peers.T = 3" in told
+    assert "lost answer" not in told
+
+
 def test_a_second_start_in_a_used_folder_is_refused(tmp_path: Path, config: Path) -> None:
     fedperl("train", config, "--out", tmp_path / "a", "--quiet")
     assert "--resume" in fedperl("train", config, "--out", tmp_path / "a", ok=False).stderr

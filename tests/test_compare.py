@@ -402,10 +402,12 @@ def test_finished_runs_are_not_trained_again_and_others_are_refused(tmp_path: Pa
 def test_rounds_of_clients_that_train_alone(tmp_path: Path) -> None:
     runs = [SSFL, {"name": "alone", "method": "local_lower", "settings": {"federation": {"rounds": 10}}}]
     ssfl, alone = plan_of(tmp_path, runs=runs, seeds=[1]).jobs
-    for job, name, lines in ((ssfl, ".", 1), (alone, "clients/0", 3), (alone, "clients/4", 4)):
+    for job, name, lines in ((ssfl, ".", 1), (alone, "clients/0", 5), (alone, "clients/4", 4)):
         (job.out / name).mkdir(parents=True)
         (job.out / name / "metrics.jsonl").write_text("{}\n" * lines)
-    assert (rounds_done(ssfl), rounds_done(alone)) == (1, 2)  # a cohort has three
+    for clients, done in ((3, 3), (10, 2)):  # a cohort has three, or four
+        (alone.out / "config.toml").write_text(dump(alone.config.counted(clients)))
+        assert (rounds_done(ssfl), rounds_done(alone)) == (1, done)
 
 
 # The whole, in processes of its own; what needs none to be killed is called here, as torch takes seconds to import

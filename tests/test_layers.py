@@ -1,6 +1,7 @@
 """The layers of the design: a folder imports only from those above it."""
 
 import ast
+import re
 from pathlib import Path
 
 import fedperl
@@ -25,6 +26,11 @@ def test_each_layer_imports_only_from_those_above() -> None:
         for path in files:
             below = imported(path) & {*LAYERS[place + 1 :], "cli", "demo", "training", "parallel"}
             assert not below, f"{path} imports {below}"
+
+
+def test_a_setting_is_changed_by_what_checks_it() -> None:
+    unchecked = [path for path in ROOT.rglob("*.py") if re.search(r"\bmodel_(copy|construct)\(", path.read_text())]
+    assert not unchecked
 
 
 def test_evaluate_knows_nothing_else() -> None:

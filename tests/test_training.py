@@ -56,6 +56,54 @@ def test_a_run_repeats_and_resumes_bit_for_bit(tmp_path: Path, store: Store) -> 
     assert names == {"last", "global_best", *(f"client_{k}_best" for k in range(5))}
 
 
+def open_numbers(**federation: Any) -> Config:
+    """A run whose cohort and quorum are left to it."""
+    return small_config(federation={"cohort": "auto"} | federation)
+
+
+def test_a_run_says_its_cohort_and_quorum_and_goes_on_with_them(tmp_path: Path, store: Store) -> None:
+    said: list[str] = []
+    train(open_numbers(), tmp_path / "whole", store=store, say=said.append)
+    assert not said
+    with pytest.raises(Stop):
+        train(open_numbers(), tmp_path / "cut", store=store, watchers=[stop_at(2)])
+    train(open_numbers(), tmp_path / "cut", store=store, resume=True)
+    assert artefacts(tmp_path / "cut") == artefacts(tmp_path / "whole")
+    written = RunFolder(tmp_path / "whole").read_config().federation
+    assert (written.cohort, written.quorum) == (4, 3)
+    assert {len(line["cohort"]) for line in RunFolder(tmp_path / "whole").read_metrics()} == {4}
+    assert "cohorts of 4" in (tmp_path / "whole" / "models" / "MODEL_CARD.md").read_text()
+    with pytest.raises(RunError, match=r"federation\.cohort = 4, now 3"):
+        train(open_numbers(cohort=3), tmp_path / "whole", store=store, resume=True)
+
+
+def test_a_run_with_other_numbers_goes_on_with_its_own(tmp_path: Path, store: Store) -> None:
+    written = open_numbers(cohort=3, quorum=3)
+    said: list[str] = []
+    with pytest.raises(Stop):
+        train(written, tmp_path / "cut", store=store, watchers=[stop_at(2)], say=said.append)
+    assert len(said) == 1
+    train(open_numbers(), tmp_path / "cut", store=store, resume=True)
+    train(written, tmp_path / "whole", store=store)
+    assert artefacts(tmp_path / "cut") == artefacts(tmp_path / "whole")
+
+
+def test_one_lost_answer_of_the_defaults_voids_no_round(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, lost = Client.train, set[int]()
+
+    def fail_once_a_round(self: Client, task: Any, states: Any) -> Any:
+        if task.round not in lost:
+            lost.add(task.round)
+            raise OSError
+        return honest(self, task, states)
+
+    monkeypatch.setattr(Client, "train", fail_once_a_round)
+    results = train(open_numbers(), tmp_path / "lost", store=store)
+    assert (results["totals"]["rejected"], results["totals"]["void"]) == (4, 0)
+
+
 @pytest.mark.parametrize("preset", ["paper", "authors_code"])
 def test_presets_train_and_resume(tmp_path: Path, store: Store, preset: str) -> None:
     config = small_config(preset=preset, privacy="research")

@@ -123,8 +123,11 @@ def rounds_done(job: Job) -> int:
         return job.config.federation.rounds
     files = [job.out / "metrics.jsonl", *job.out.glob("clients/*/metrics.jsonl")]
     lines = sum(file.read_bytes().count(b"\n") for file in files if file.exists())
-    # Of clients that train alone, as many as a cohort has make a round.
-    return lines // job.config.federation.cohort if job.config.federation.alone else lines
+    if not (lines and job.config.federation.alone):
+        return lines
+    # Of clients that train alone, as many as a cohort has make a round; the folder knows how many those are.
+    config = job.config if job.config.federation.cohort != "auto" else RunFolder(job.out).read_config()
+    return lines // config.cohort
 
 
 def _spare(name: str, plan: Plan, failed: Mapping[str, str]) -> bool:

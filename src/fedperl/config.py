@@ -14,15 +14,18 @@ from pydantic import BaseModel, ValidationError
 
 from fedperl import __version__
 from fedperl.errors import ConfigError
-from fedperl.settings import Config, explain
+from fedperl.settings import HOSPITAL_PEERS, Config, Peers, explain
 
 Table = dict[str, Any]
 
 LONGEST_NAME = 100
 """Letters of a method's or preset's name."""
 
-HOSPITAL: Table = {"federation": {"cohort": 5, "quorum": 4, "robust": "clip"}, "peers": {"T": 3, "k_min": 3}}
-"""What `privacy = "hospital"` sets where the file does not."""
+HOSPITAL: Table = {
+    "federation": {"cohort": "auto", "quorum": "auto", "robust": "clip"},
+    "peers": {"T": HOSPITAL_PEERS, "k_min": HOSPITAL_PEERS},
+}
+"""What `privacy = "hospital"` sets where the file does not; a method's own T stays where it is larger."""
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
@@ -53,11 +56,26 @@ def resolve(table: Table, overrides: Iterable[str] = (), *, source: str = "the c
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     if merged(*layers).get("privacy") == "hospital":
-        layers.insert(2, HOSPITAL)
+        layers.insert(2, merged(HOSPITAL, {"peers": {"T": max(HOSPITAL_PEERS, _committee_size(*layers[:2]))}}))
     try:
         return Config.model_validate(merged(*layers))
     except ValidationError as error:
         raise ConfigError(f"{source}: {explain(error)}") from None
+
+
+def _committee_size(preset: Table, method: Table) -> int:
+    """Return T as preset and method have it."""
+    return int(merged(preset, method).get("peers", {}).get("T", Peers.model_fields["T"].default))
+
+
+def hospital_note(config: Config) -> str:
+    """Return by how much `privacy = "hospital"` makes a method's committees larger; nothing where it does not."""
+    if config.privacy != "hospital" or not config.peer_learning or config.peers.T != HOSPITAL_PEERS:
+        return ""
+    own = _committee_size(named("presets", config.preset), named("methods", config.method))
+    if own >= HOSPITAL_PEERS:
+        return ""
+    return f"privacy = 'hospital': peers.T = {config.peers.T}; method {config.method!r} by itself has {own}"
 
 
 @dataclass(frozen=True)

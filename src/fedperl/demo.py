@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"size": 32, "scale": 0.04},
     "model": {"net": "small_cnn"},
     "objective": {"class_weights": "none"},
-    "federation": {"rounds": 72, "steps": 16},
+    "federation": {"rounds": 72, "cohort": 3, "quorum": 3, "steps": 16},
     "optimizer": {"lr": 2e-3, "schedule": "cosine"},
 }
 

@@ -19,6 +19,9 @@ from fedperl.federation.run_folder import RunFolder
 from fedperl.machine import cores
 from fedperl.settings import Config, Partitioning
 
+COUNTED = ("cohort", "quorum")
+"""Settings of a federation that follow from the number of its clients where they are not written."""
+
 
 def open_store(config: Config) -> Store:
     """Return the images that a configuration names, drawn for it or from a store's folder, dealt as it says."""
@@ -93,13 +96,20 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device = {device!r}: this machine has {torch.cuda.device_count()} usable CUDA devices")
 
 
-def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
-    """Refuse a folder whose run is not to be gone on with, or was started with other settings."""
+def check_resumable(folder: RunFolder, config: Config, resume: bool) -> Config:
+    """Return the configuration with the numbers that the folder's run has where it leaves them open.
+
+    Raises:
+        RunError: the run is not to be gone on with, or was started with other settings.
+    """
     if not resume:
         raise RunError(f"{folder.path}: holds a run already; go on with --resume or choose another folder")
     before = folder.read_config()
     if config.written_by != before.written_by or folder.read_results() is None:
         check_same_edition(folder.path, before.written_by)
+    begun = {name: getattr(before.federation, name) for name in COUNTED if getattr(config.federation, name) == "auto"}
+    if begun:
+        config = config.changed(federation=config.federation.changed(**begun))
     if config_hash(before) != config_hash(config):
         old, new = flat(before.model_dump()), flat(config.model_dump())
         other = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
@@ -109,3 +119,4 @@ def check_resumable(folder: RunFolder, config: Config, resume: bool) -> None:
             + ", ".join(f"{key} = {old.get(key)!r}, now {new.get(key)!r}" for key in differing[:5])
             + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         )
+    return config

@@ -370,7 +370,9 @@ class Federation(Section):
     """Rounds, cohorts and averaging."""
 
     rounds: Positive = 500
-    cohort: Positive = 3
+    cohort: Literal["auto"] | Positive = "auto"
+    """Clients a round; auto: one more than the quorum, or all where there are fewer: 4 under `privacy = "recommended"`,
+    5 under "hospital", 3 under "research". The run's own config.toml has the number."""
     client_sampling: Literal["uniform", "size"] = "uniform"
     """[24] size: probability proportional to the number of training images, as FedVC has it."""
     steps: Literal["auto_min"] | Positive = "auto_min"
@@ -423,8 +425,9 @@ class Federation(Section):
     validate_every: Positive = 1
     """Rounds from one validation of the global model to the next, by clients and server; the last is always validated.
     """
-    quorum: Positive = 3
-    """Accepted updates needed for a new global model; with fewer the round is void and the old model stays."""
+    quorum: Literal["auto"] | Positive = "auto"
+    """Accepted updates needed for a new global model; with fewer the round is void and the old model stays. auto: most
+    of the cohort, and at least as many as `privacy` and `robust` ask for."""
     organisations: Annotated[tuple[Annotated[tuple[int, ...], Field(strict=False)], ...], Field(strict=False)] = ()
     """Clients that belong to one organisation, as lists: they count as one wherever others are to be mixed in. A client
     that is in no list is an organisation of its own."""
@@ -558,10 +561,54 @@ class Config(Section):
     @property
     def coalition(self) -> int:
         """How many organisations may put together what they were sent; 0 where nothing is audited."""
-        if self.federation.alone or self.raw_peers:
-            return 0
+        return 0 if self.federation.alone else self._together
+
+    @property
+    def _together(self) -> int:
+        """The same, as if no client trained alone: those that do take as many steps as in the federation."""
         default = {"recommended": 1, "research": 0, "hospital": 2}[self.privacy]
-        return default if self.audit.coalition is None else self.audit.coalition
+        wanted = default if self.audit.coalition is None else self.audit.coalition
+        return 0 if self.raw_peers else wanted
+
+    @property
+    def cohort(self) -> int:
+        """Clients a round, where there are clients enough."""
+        return self._numbers(None)[0]
+
+    @property
+    def quorum(self) -> int:
+        """Updates needed for a new global model, where there are clients enough."""
+        return self._numbers(None)[1]
+
+    def counted(self, clients: int) -> Self:
+        """Return the configuration with cohort and quorum in numbers.
+
+        Args:
+            clients: how many have something to train on.
+        Raises:
+            ConfigError: they are fewer than the quorum.
+        """
+        federation = self.federation
+        if "auto" not in (federation.cohort, federation.quorum):
+            return self
+        cohort, quorum = self._numbers(clients)
+        try:
+            return self.changed(federation=federation.changed(cohort=cohort, quorum=quorum))
+        except ConfigError as error:
+            raise ConfigError(f"there are {clients} clients with something to train on: {error}") from None
+
+    def _numbers(self, clients: int | None) -> tuple[int, int]:
+        """Return cohort and quorum; for a number of clients, or where there are enough."""
+        federation, fewest = self.federation, max(self._together + 2, needed_by_rule(self)[0])
+        if federation.cohort == "auto":
+            wanted = 1 + (fewest if federation.quorum == "auto" else max(fewest, federation.quorum))
+            cohort = wanted if clients is None else max(1, min(wanted, clients))
+        else:
+            cohort = federation.cohort
+        if federation.quorum != "auto":
+            return cohort, federation.quorum
+        quorum = max(fewest, cohort // 2 + 1)
+        return cohort, min(quorum, cohort) if federation.alone else quorum  # nobody waits for clients that train alone
 
     @property
     def raw_peers(self) -> bool:
@@ -574,8 +621,9 @@ class Config(Section):
         if self.peer_learning:
             if peers.anonymize and peers.T == 1:
                 raise ValueError(
-                    "peers.T = 1 with peers.anonymize = true: the mean of one model is that model; "
-                    "wanted T of at least 2, T = 0, or anonymize = false with privacy = 'research'"
+                    "peers.T = 1 with peers.anonymize = true: the mean of one model is that model; wanted T of at "
+                    f"least {HOSPITAL_PEERS if self.privacy == 'hospital' else 2}, T = 0, or anonymize = false with "
+                    "privacy = 'research'"
                 )
             if not peers.anonymize and self.privacy != "research":
                 raise ValueError(
@@ -600,9 +648,12 @@ class Config(Section):
                 "model.norm = 'group' has no effect on resnet9, and the weights of 'imagenet' are of a network with "
                 f"batch norm; found net = {self.model.net!r}, weights = {self.model.weights!r}; wanted norm = 'batch'"
             )
-        if federation.quorum > federation.cohort:
+        if self.quorum > self.cohort:
+            by_rule = needed_by_rule(self)[0] > self.coalition + 2
+            asked = f"federation.robust = {federation.robust!r}" if by_rule else f"privacy = {self.privacy!r}"
+            why = "" if federation.quorum != "auto" else f", as {asked} asks for,"
             raise ValueError(
-                f"federation.quorum = {federation.quorum} is larger than federation.cohort = {federation.cohort}: "
+                f"federation.quorum = {self.quorum}{why} is larger than federation.cohort = {self.cohort}: "
                 "no round could ever count"
             )
         if self.objective.start >= federation.rounds:
@@ -629,7 +680,7 @@ class Config(Section):
                 f"federation.alone = true with scenario.labels = {self.scenario.labels!r}: a client without labels "
                 "cannot learn by itself; wanted labels = 'clients'"
             )
-        if federation.quorum < 2 and not federation.alone and self.privacy != "research":
+        if self.quorum < 2 and not federation.alone and self.privacy != "research":
             raise ValueError(
                 "federation.quorum = 1: a global model of one update is that client's model, and every client gets it; "
                 "wanted at least 2, or privacy = 'research'"
@@ -684,13 +735,19 @@ class Config(Section):
         return self
 
 
+HOSPITAL_PEERS = 3
+"""Clients of which a peer is made at least under `privacy = "hospital"`."""
+
+
 def check_privacy(config: Config) -> None:
     """Refuse settings by which clients could solve for each other's models.
 
     Raises:
         ValueError: naming them.
     """
-    peers, federation, coalition = config.peers, config.federation, config.coalition
+    peers, federation, coalition, quorum = config.peers, config.federation, config.coalition, config.quorum
+    if config.privacy == "hospital" and config.peer_learning and peers.T < HOSPITAL_PEERS:
+        raise ValueError(f"peers.T = {peers.T} under privacy = 'hospital'; wanted at least {HOSPITAL_PEERS}")
     if config.peer_learning and peers.anonymize and peers.k_min > peers.T:
         raise ValueError(f"peers.T = {peers.T} is less than peers.k_min = {peers.k_min}: nobody would ever get a peer")
     listed = [client for group in federation.organisations for client in group]
@@ -716,11 +773,11 @@ def check_privacy(config: Config) -> None:
             "audit.coalition = 0: clients could solve for each other's models from their peers; wanted at least "
             f"{2 if config.privacy == 'hospital' else 1}, or privacy = 'research'"
         )
-    if coalition and federation.quorum < coalition + 2:
+    if coalition and quorum < coalition + 2:
         raise ValueError(
-            f"federation.quorum = {federation.quorum}: of a global model of so few, {coalition} of them could solve "
+            f"federation.quorum = {quorum}: of a global model of so few, {coalition} of them could solve "
             f"for the last one; wanted at least {coalition + 2}, or, where no peers are sent, audit.coalition = "
-            f"{max(0, federation.quorum - 2)}"
+            f"{max(0, quorum - 2)}"
         )
     if coalition and config.peer_learning and peers.k_min < coalition + 1:
         raise ValueError(
@@ -729,9 +786,9 @@ def check_privacy(config: Config) -> None:
     if config.privacy != "hospital":
         return
     least = {
-        "federation.cohort": (federation.cohort, 5),
         "audit.coalition": (coalition, 2),
-        **({"peers.T": (peers.T, 3), "peers.k_min": (peers.k_min, 3)} if config.peer_learning else {}),
+        "federation.cohort": (config.cohort, 5),
+        **({"peers.k_min": (peers.k_min, HOSPITAL_PEERS)} if config.peer_learning else {}),
     }
     for key, (found, wanted) in least.items():
         if found < wanted:
@@ -807,25 +864,30 @@ def check_dp(config: Config) -> None:
             raise ValueError(f"with dp.unit = {config.dp.unit!r}: {what}")
 
 
+def needed_by_rule(config: Config) -> tuple[int, str]:
+    """Return how many updates the robust average needs, and why; 0 where it makes do with any number."""
+    least, faulty = config.coalition + 2, config.federation.faulty
+    if config.federation.robust == "trimmed_mean":
+        return least + 2 * faulty, f"{least} clients in every number, beside {faulty} at either end"
+    if config.federation.robust == "multi_krum":
+        return max(2 * faulty + 3, least + faulty), f"2 x {faulty} + 3 clients, and {least} that are kept"
+    return 0, ""
+
+
 def check_robust(config: Config) -> None:
     """Refuse robust averages that cannot be made, or would hand out what is one client's.
 
     Raises:
         ValueError: naming the settings.
     """
-    federation, least = config.federation, 2 if config.coalition == 0 else config.coalition + 2
-    faulty, quorum = federation.faulty, federation.quorum
-    needs = {
-        "trimmed_mean": (least + 2 * faulty, f"{least} clients in every number, beside {faulty} at either end"),
-        "multi_krum": (max(2 * faulty + 3, least + faulty), f"2 x {faulty} + 3 clients, and {least} that are kept"),
-    }
-    wanted, why = needs.get(federation.robust, (0, ""))
+    federation, quorum = config.federation, config.quorum
+    wanted, why = needed_by_rule(config)
     if quorum < wanted:
         raise ValueError(
             f"federation.robust = {federation.robust!r} with federation.quorum = {quorum}: it needs {why}; wanted a "
             f"quorum of at least {wanted}"
         )
-    if federation.robust in needs and federation.aggregator != "fedavg":
+    if wanted and federation.aggregator != "fedavg":
         raise ValueError(
             f"federation.robust = {federation.robust!r} weighs clients by itself; wanted aggregator = 'fedavg', found "
             f"{federation.aggregator!r}"
@@ -849,3 +911,22 @@ def research_note(config: Config) -> str:
     if config.coalition == 0 and not config.federation.alone:
         return "what clients could solve for from what they are sent is not audited"
     return "the guards of quorum, shares and relations are off" if config.privacy == "research" else ""
+
+
+LOST = 0.05
+"""A share of answers that do not come, for an example."""
+
+
+def loss_note(config: Config) -> str:
+    """Return what one answer that is lost costs, where each is needed; nothing where a round can do without one.
+
+    The presets that print the paper have such rounds on purpose.
+    """
+    cohort = config.cohort
+    if config.federation.alone or config.preset != "recommended" or config.quorum < cohort:
+        return ""
+    void = 1 - (1 - LOST) ** cohort
+    return (
+        f"federation.quorum = {config.quorum} of federation.cohort = {cohort}: one lost answer makes a round void; "
+        f"where {LOST:.0%} of answers are lost, {void:.0%} of rounds are"
+    )

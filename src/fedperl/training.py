@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from fedperl.engines.local import LocalExchange, PastStates
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.federating import Ground, federate, load_weights, steps_of
 from fedperl.federation.client import Client, Workspace, client_of_store
-from fedperl.federation.members import member_of
+from fedperl.federation.members import counted, member_of
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.rounds import Watcher
 from fedperl.federation.run_folder import RunFolder
@@ -31,7 +31,9 @@ from fedperl.opening import check_resumable, finish_of, on, open_store, settled
 from fedperl.plugins import digest_of
 from fedperl.report.model_card import holdings, write_model_card
 from fedperl.results import Results, curves_of_clients_alone, of_clients_alone
-from fedperl.settings import OBJECTIVES, Config
+from fedperl.settings import OBJECTIVES, Config, loss_note
+
+Say = Callable[[str], None]
 
 
 def train(
@@ -41,6 +43,7 @@ def train(
     resume: bool = False,
     store: Store | None = None,
     watchers: Iterable[Watcher] = (),
+    say: Say = lambda _: None,
 ) -> Results:
     """Train one run into a folder and return what its `results.json` holds.
 
@@ -49,6 +52,7 @@ def train(
         resume: go on exactly where the run stopped; a finished run just returns its results.
         store: the images, where they are at hand already; by default those that the configuration names.
         watchers: called after every round.
+        say: called before the first round with what should be known of the run.
     Raises:
         FedPerlError: a setting, the data or the folder cannot be used; the message says which and why.
     """
@@ -58,10 +62,12 @@ def train(
 
         if store is not None:
             raise ConfigError("engine = 'flower-simulation' with images in memory; wanted data.source")
+        if what := loss_note(config):
+            say(what)
         return simulate(config, folder.path, resume=resume, watchers=watchers)
     config = settled(config)
     if (folder.path / "config.toml").exists():
-        check_resumable(folder, config, resume)
+        config = check_resumable(folder, config, resume)
     folder.open()
     try:
         finished = folder.read_results()
@@ -73,14 +79,14 @@ def train(
         try:
             work = _train_alone if config.federation.alone else _train
             with on(config.device):
-                return work(config, folder, store or open_store(config), watchers)
+                return work(config, folder, store or open_store(config), watchers, say)
         finally:
             torch.set_num_threads(threads)
     finally:
         folder.close()
 
 
-def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
+def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher], say: Say) -> Results:
     watch, started = Stopwatch(), time.perf_counter()
     folder.models.device = config.device
     for files in (folder.bank, folder.client_states, folder.past_states):
@@ -94,6 +100,7 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     partition, dealt_as = store.partition.hash(store.manifest), store.partition.to_csv(store.manifest)
     store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
     _check(config, store)
+    config = _counted(config, store, say)
     work = Workspace(config, len(store.classes), finish_of(config))
     origin = store.digest() + _load_weights(config, work, store)
     if config.objective.kind not in OBJECTIVES:
@@ -117,6 +124,15 @@ def _train(config: Config, folder: RunFolder, store: Store, watchers: Iterable[W
     exchange = _exchange(config, len(store.classes), clients, folder, watch)
     del store  # the clients have their own copies
     return federate(config, folder, ground, own, work, exchange, watch, watchers, started)
+
+
+def _counted(config: Config, store: Store, say: Say) -> Config:
+    """Return the configuration with cohort and quorum in numbers."""
+    parts = [store.partition.clients[number] for number in _members(config, store)]
+    config = counted(config, [member_of(part, config) for part in parts])
+    if what := loss_note(config):
+        say(what)
+    return config
 
 
 def _resident(config: Config, store: Store) -> bool:
@@ -149,30 +165,31 @@ def _exchange(
     return CudaExchange(clients, states, past, watch, *places(config, classes))
 
 
-def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher]) -> Results:
+def _train_alone(config: Config, folder: RunFolder, store: Store, watchers: Iterable[Watcher], say: Say) -> Results:
     """Train each client by itself, a federation of one in a folder of its own, and put their results together.
 
     A client takes as many steps as it would on average in the federation: rounds x cohort / clients rounds.
     """
     _check(config, store)
+    config = _counted(config, store, say)
     members, federation, watchers = _members(config, store), config.federation, list(watchers)
     steps = steps_of(config, [store.partition.clients[number].unlabelled_at_once() for number in members])
-    rounds = math.ceil(federation.rounds * min(federation.cohort, len(members)) / len(members))
+    rounds = math.ceil(federation.rounds * min(config.cohort, len(members)) / len(members))
+    alone = {}
+    for number in members:
+        others = tuple(one for one in range(len(store.partition.clients)) if one != number)
+        own = federation.changed(rounds=rounds, cohort=1, quorum=1, exclude=others, steps=steps)
+        alone[number] = config.changed(federation=own, privacy="research")
     folder.write_start(config, store.partition.to_csv(store.manifest))
     found: dict[int, Results] = {}
-    for place, number in enumerate(members):
-        others = tuple(one for one in range(len(store.partition.clients)) if one != number)
-        own = federation.model_copy(
-            update={"rounds": rounds, "cohort": 1, "quorum": 1, "exclude": others, "steps": steps}
-        )
-        one = config.model_copy(update={"federation": own, "privacy": "research"})
+    for place, (number, one) in enumerate(alone.items()):
         shifted = [_shifted(watcher, place * rounds, len(members) * rounds) for watcher in watchers]
         place_of = RunFolder(folder.path / "clients" / str(number))
         if (place_of.path / "config.toml").exists():
             check_resumable(place_of, one, resume=True)
         place_of.open()
         try:
-            found[number] = place_of.read_results() or _train(one, place_of, store, shifted)
+            found[number] = place_of.read_results() or _train(one, place_of, store, shifted, say)
         finally:
             place_of.close()
         best = place_of.path / "models" / f"client_{number}_best.safetensors"

@@ -372,19 +372,22 @@ def test_fltrust_takes_those_that_point_where_the_server_does(tmp_path: Path) ->
     [
         (["audit.coalition=0"], "clients could solve for each other's models from their peers"),
         (["federation.quorum=2"], r"federation\.quorum = 2: .* wanted at least 3"),
-        (["audit.coalition=2"], r"quorum = 3: .* wanted at least 4"),
+        (["audit.coalition=2", "federation.quorum=3"], r"quorum = 3: .* wanted at least 4"),
+        (["federation.cohort=2"], r"quorum = 3, as privacy = 'recommended' asks for, .*cohort = 2"),
         (["audit.coalition=2", "federation.cohort=5", "federation.quorum=4"], r"k_min = 2 with audit.coalition = 2"),
         (["peers.k_min=3"], "nobody would ever get a peer"),
         (["audit.keep_uploads=100"], "keeps every client's models"),
         (["federation.organisations=[[0, 1], [1, 2]]"], "wanted each client once"),
         (["privacy=hospital", "federation.cohort=4"], r"federation\.cohort = 4 under privacy = 'hospital'"),
-        (["privacy=hospital", "peers.T=2", "peers.k_min=2"], r"k_min = 2"),
+        (["privacy=hospital", "peers.k_min=2"], r"k_min = 2 .* wanted at least 3"),
+        (["privacy=hospital", "federation.quorum=3"], r"quorum = 3: .* wanted at least 4"),
         (["privacy=hospital", "audit.coalition=1"], r"audit\.coalition = 1 under privacy = 'hospital'"),
         (["privacy=hospital", "audit.coalition=0", "method=ssfl"], "audit.coalition = 0"),
         (["privacy=hospital", "federation.robust=none"], "wanted 'clip' or stronger"),
         (["privacy=hospital", "peers.batch_norm=mean"], "wanted 'receiver' or 'recalibrate'"),
-        (["federation.robust=trimmed_mean"], "wanted a quorum of at least 5"),
-        (["federation.robust=multi_krum", "federation.cohort=4"], "wanted a quorum of at least 5"),
+        (["federation.robust=trimmed_mean", "federation.quorum=4"], "wanted a quorum of at least 5"),
+        (["federation.robust=multi_krum", "federation.quorum=4"], "wanted a quorum of at least 5"),
+        (["federation.robust=multi_krum", "federation.cohort=4"], r"quorum = 5, as federation\.robust = 'multi_krum'"),
         (["federation.robust=fltrust"], r"wanted scenario\.labels = 'server'"),
         (["federation.robust=clip", "peers.snapshot=false", "privacy=research"], r"peers\.snapshot = true"),
         (["peers.snapshot=false"], r"peers\.snapshot = false: a client could be sent"),
@@ -398,7 +401,7 @@ def test_settings_by_which_clients_could_solve_for_each_other(settings: list[str
 
 def test_presets_of_privacy() -> None:
     hospital = load_config(None, ["privacy=hospital"])
-    assert (hospital.federation.cohort, hospital.federation.quorum, hospital.federation.robust) == (5, 4, "clip")
+    assert (hospital.cohort, hospital.quorum, hospital.federation.robust) == (5, 4, "clip")
     assert (hospital.peers.T, hospital.peers.k_min, hospital.coalition) == (3, 3, 2)
     assert load_config(None, ["privacy=hospital", "peers.T=5"]).peers.T == 5
     assert load_config().coalition == 1

@@ -23,6 +23,7 @@ from fedperl.engines.flower.site import Asking, Site, answer, as_client
 from fedperl.errors import ConfigError, RunError
 from fedperl.evaluate.group_counts import LEAST
 from fedperl.evaluating import evaluate
+from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.wire import Parcel, read_evaluate
 from fedperl.learn.weights import read_metadata
 from fedperl.opening import open_store
@@ -141,6 +142,22 @@ def check_handed_out(folder: Path, config: Config) -> None:
         assert all(model(folder / "across", f"client_{k}_best") == found[k] for k in validating())
 
 
+@pytest.mark.parametrize(("excluded", "numbers"), [((), (4, 3)), (tuple(range(3, 10)), (3, 3))], ids=["ten", "three"])
+def test_numbers_that_are_not_written_follow_the_sites(
+    excluded: tuple[int, ...], numbers: tuple[int, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = short("fedperl", federation={"rounds": 2, "cohort": "auto", "quorum": "auto", "exclude": list(excluded)})
+    train(config, tmp_path / "local")
+    carry(SitesHere(config, tmp_path / "sites"), config, tmp_path / "across")
+    assert model(tmp_path / "across") == model(tmp_path / "local")
+    written = RunFolder(tmp_path / "across").read_config().federation
+    assert (written.cohort, written.quorum) == numbers
+    assert ("lost answer" in caplog.text) == bool(excluded)
+    two = config.changed(federation=config.federation.changed(exclude=tuple(range(2, 10))))
+    with pytest.raises(RunError, match="2 of 2 registered clients take part; wanted 3"):
+        carry(SitesHere(two, tmp_path / "two"), two, tmp_path / "few")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in methods() if deployable(name)])
 def test_a_method_gives_the_local_engines_models(method: str, tmp_path: Path) -> None:
@@ -211,7 +228,7 @@ def test_a_server_that_dies_and_goes_on_leaves_the_same_models(tmp_path: Path) -
     config = short("fedperl", federation={"own_share": 0.5, "rounds": 7, "cohort": 7})
     train(config, tmp_path / "local")
     grid = SitesHere(config, tmp_path / "sites")
-    a_round = config.federation.cohort + len(validating())
+    a_round = config.cohort + len(validating())
     for messages in (10 + 2 * a_round + 3, 3 * a_round, 3 * a_round):
         grid.dies_after = grid.answered + messages
         with pytest.raises(KeyboardInterrupt):

@@ -75,7 +75,7 @@ def _arguments(config: Config) -> list[str]:
         "steps": federation.steps,
         "batch": federation.batch,
         "unlabelled-batch": federation.unlabelled_batch or federation.batch,
-        "cohort": federation.cohort,
+        "cohort": config.cohort,
         "T": config.peers.T if config.peer_learning else 0,
         "weak": config.views.weak,
         "strong": config.views.strong,

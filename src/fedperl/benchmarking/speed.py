@@ -58,7 +58,7 @@ def bench_config(given: Mapping[str, Any], settings: Iterable[str], *, rounds: i
     known = {key: value for key, value in given.items() if value is not None}
     device = str(known.setdefault("device", default_device()))
     check_device(device)
-    known["federation.quorum"] = min(3, known.get("federation.cohort", 3))
+    known["federation.quorum"] = min(3, known.setdefault("federation.cohort", 3))
     own = [f"{key}={value}" for key, value in known.items()]
     last = f"federation.rounds={WARM + rounds + AFTER}"
     config = load_config(None, [*DEFAULTS[device.partition(":")[0]], *ALWAYS, *own, *settings, last])
@@ -191,7 +191,7 @@ def _settings(config: Config) -> dict[str, Any]:
         "steps": federation.steps,
         "batch": federation.batch,
         "unlabelled_batch": _unlabelled(config),
-        "cohort": federation.cohort,
+        "cohort": config.cohort,
         "T": peers.T if config.peer_learning else 0,
         "anonymize": peers.anonymize,
         "source": config.data.source,

@@ -77,7 +77,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train across the registered sites, on the server that `server start` runs."""
-    from fedperl.config import load_config
+    from fedperl.config import hospital_note, load_config
     from fedperl.engines.flower.numbering import draw_numbers, renumbered
     from fedperl.engines.flower.rules import check_deployable
     from fedperl.engines.flower.running import follow, start_run
@@ -86,21 +86,24 @@ def run(
     from fedperl.federation.run_folder import RunFolder
     from fedperl.opening import check_resumable, settled
     from fedperl.report.tables import runs_table
-    from fedperl.settings import research_note
+    from fedperl.settings import loss_note, research_note
 
     server = ServerFolder(folder)
     server.address()
     wanted = settled(load_config(config, settings or []))
     check_deployable(wanted)
+    there = server.roster().keys() - server.taken_out() - set(wanted.federation.exclude)
     if what := research_note(wanted):
         print(f"not for real patients; {what}", file=sys.stderr)
     out = server.runs / wanted.name
     if wanted.privacy == "hospital":
         wanted = renumbered(wanted, draw_numbers(out, server.roster()))
     if (out / "config.toml").exists():
-        check_resumable(RunFolder(out), wanted, resume)
+        wanted = check_resumable(RunFolder(out), wanted, resume)
     elif resume:
         raise RunError(f"{out}: no run to go on with")
+    for what in filter(None, [hospital_note(wanted), loss_note(wanted.counted(len(there)))]):
+        print(what, file=sys.stderr)
     try:
         attempt = start_run(wanted, out, server.environment(), resume=resume, deadline=deadline, patience=patience)
         with rounds_bar(hidden=quiet or as_json) as progress:

@@ -92,6 +92,7 @@ def train(
                     lambda p: progress.update(bar, completed=p.round, total=p.rounds, accuracy=shown(p.accuracy)),
                     *([] if tracked is None else [tracked]),
                 ],
+                say=lambda text: print(text, file=sys.stderr),
             )
             if tracked is not None:
                 tracked.finish(results)
@@ -111,7 +112,7 @@ def train(
 
 def _to_train(config: Path | None, out: Path | None, settings: list[str], *, resume: bool) -> tuple["Config", Path]:
     """Return what is trained and where; what should be known of it before is said."""
-    from fedperl.config import load_config
+    from fedperl.config import hospital_note, load_config
     from fedperl.earlier import check_same_edition
     from fedperl.errors import ConfigError
     from fedperl.federation.run_folder import RunFolder
@@ -139,6 +140,8 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
         RunFolder(folder).read_config()  # refuses a folder without a run
     if what := research_note(loaded):
         print(f"privacy = {loaded.privacy!r}: not for real patients; {what}", file=sys.stderr)
+    if what := hospital_note(loaded):
+        print(what, file=sys.stderr)
     if loaded.peer_learning and max(loaded.peers.warmup + 1, loaded.peers.every) > loaded.federation.rounds:
         print("peers.warmup or peers.every: no client gets a peer in so few rounds", file=sys.stderr)
     return loaded, folder

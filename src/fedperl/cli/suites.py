@@ -32,6 +32,7 @@ def compare(
     """Train a suite's runs for several seeds and compare them with its baseline; the same command goes on."""
     from fedperl.compare import compare as compare_runs
     from fedperl.compare import default_workers, gpu_names
+    from fedperl.config import hospital_note
     from fedperl.report.tables import comparison_markdown, comparison_notes, comparison_table
     from fedperl.settings import research_note
     from fedperl.suite import plan_suite
@@ -45,6 +46,8 @@ def compare(
     for name, used in {p.run.name: next(iter(p.jobs.values())).config for p in plan.points}.items():
         if what := research_note(used):
             print(f"{name}: privacy = {used.privacy!r}: not for real patients; {what}", file=sys.stderr)
+        if what := hospital_note(used):
+            print(f"{name}: {what}", file=sys.stderr)
     if not silent:
         console.print(f"{len(plan.jobs)} runs, {side_by_side} at a time, in {plan.out}", markup=False)
     try:

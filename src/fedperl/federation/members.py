@@ -1,5 +1,6 @@
 """What the server is told of a client before the first round."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedperl.data.partition import ClientPart
@@ -28,3 +29,12 @@ def member_of(part: ClientPart, config: Config) -> Member:
     if config.objective.labels == "all":
         labelled, unlabelled = labelled + unlabelled, 0
     return Member(labelled, unlabelled, part.unlabelled_at_once(), len(part.validation), len(part.test))
+
+
+def counted(config: Config, members: Iterable[Member]) -> Config:
+    """Return the configuration with cohort and quorum in numbers, for these clients.
+
+    Raises:
+        ConfigError: those of them that have something to train on are fewer than the quorum.
+    """
+    return config.counted(sum(member.size(config) > 0 for member in members))

@@ -83,17 +83,17 @@ class Server:
         self.labelled = [True] * len(sizes) if labelled is None else list(labelled)
         self.unlabelled = [True] * len(sizes) if unlabelled is None else list(unlabelled)
         self.embed, self.classes = embed, classes
-        self.config, self.sizes = config, list(sizes)
         self.trainers = [client for client, size in enumerate(sizes) if size > 0]
+        self.config, self.sizes = (config := config.counted(len(self.trainers))), list(sizes)
         self.evaluators = list(range(len(sizes)) if evaluators is None else evaluators)
         clients = len(self.trainers)
-        if config.federation.cohort > clients:
+        if config.cohort > clients:
             without = f" with something to train on, of {len(sizes)}" if clients < len(sizes) else ""
-            raise ConfigError(f"federation.cohort = {config.federation.cohort}; there are {clients} clients{without}")
+            raise ConfigError(f"federation.cohort = {config.cohort}; there are {clients} clients{without}")
         if config.peer_learning and clients - 1 < config.peers.T:
             raise ConfigError(f"peers.T = {config.peers.T}; a client has {clients - 1} others")
         early = [client for client in self.trainers if self.labelled[client]]
-        wanted = 1 if config.privacy == "research" else config.federation.quorum
+        wanted = 1 if config.privacy == "research" else config.quorum
         if config.objective.start and len(early) < wanted:
             raise ConfigError(
                 f"objective.start = {config.objective.start}: until then only clients with labels train, and "
@@ -216,8 +216,7 @@ class Server:
         for client in summary.cohort:
             if client not in summary.accepted:
                 summary.rejected.setdefault(client, NOTHING_CAME)
-        federation = self.config.federation
-        needed = max(self._fewest, min(federation.quorum, federation.cohort))
+        needed = max(self._fewest, min(self.config.quorum, self.config.cohort))
         if len(held) >= needed:
             summary.void = not self._average([held[client] for client in sorted(held)])
         elif len(summary.accepted) >= needed:  # too few have learnt something: nothing of theirs goes out
@@ -280,7 +279,7 @@ class Server:
         sizes = np.array([self.sizes[client] for client in able], dtype=np.float64)
         by_size = self.config.federation.client_sampling == "size" and len(able) > 0
         chances = sizes / sizes.sum() if by_size else None
-        count = min(self.config.federation.cohort, len(able))
+        count = min(self.config.cohort, len(able))
         return [able[place] for place in generator.choice(len(able), count, replace=False, p=chances)]
 
     def _task(self, round: int, client: int, members: list[int]) -> TrainTask:

@@ -14,6 +14,7 @@ from fedperl.data.store import Store
 from fedperl.evaluate.membership import Mask
 from fedperl.federating import load_weights
 from fedperl.federation.client import Workspace
+from fedperl.federation.members import counted, member_of
 from fedperl.files import digest
 from fedperl.opening import finish_of, open_store
 from fedperl.seeds import seed_for
@@ -34,10 +35,12 @@ class Bench:
         """
         self._dealt = store = open_store(config)
         self.store = store.dealt(seen_by(config.scenario, store.partition, store.manifest, seed=config.data.seed))
-        self.config, self.classes = config, self.store.classes
+        self.classes = self.store.classes
         self.clients = [k for k in range(len(store.partition.clients)) if k not in config.federation.exclude]
         unused = config.objective.kind == "supervised" and config.objective.labels == "labelled"
         parts = [part for part in PARTS if not (unused and part == "unlabelled")]
+        members = [member_of(self.store.partition.clients[client], config) for client in self.clients]
+        self.config = config = counted(config, members)
         places = [
             (client, PARTS.index(part), getattr(self.store.partition.clients[client], part))
             for client in self.clients

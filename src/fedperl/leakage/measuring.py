@@ -94,8 +94,8 @@ def measure_leakage(
     (out / "references").mkdir(parents=True, exist_ok=True)
     with lock(out / "lock"):
         bench = Bench(config)
-        run = bench.for_runs(out / "partition.csv")
-        runs = {seed: run.model_copy(update={"seed": seed}) for seed in range(config.seed, config.seed + repeats)}
+        config, run = bench.config, bench.for_runs(out / "partition.csv")
+        runs = {seed: run.changed(seed=seed) for seed in range(config.seed, config.seed + repeats)}
         _train([Job(f"seed {seed}", one, out / f"seed-{seed}") for seed, one in runs.items()], tick)
         threads = torch.get_num_threads()
         torch.set_num_threads(int(config.threads))

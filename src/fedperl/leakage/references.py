@@ -40,7 +40,7 @@ def _trained(bench: Bench, number: int) -> Arrays:
     alone = bench.store.dealt(Partition((part,), straddles=True))
     federation, clients = config.federation, bench.store.partition.clients
     at_once = [clients[k].unlabelled_at_once() for k in bench.clients]
-    share = federation.cohort / len(bench.clients)
+    share = config.cohort / len(bench.clients)
     settings = LocalSettings(
         config.objective,
         config.optimizer,

@@ -151,7 +151,7 @@ def _method(config: Config, results: Mapping[str, Any]) -> list[str]:
     if federation.alone:
         rows.append(["federation", "none: each client trained by itself"])
     else:
-        rows.append(["federation", f"{federation.rounds} rounds, cohorts of {federation.cohort}"])
+        rows.append(["federation", f"{federation.rounds} rounds, cohorts of {config.cohort}, quorum {config.quorum}"])
         rows.append(["average", f"{federation.aggregator}, weights {federation.weights}"])
         if federation.running_average:
             rows.append(["handed out", f"running mean of the rounds' models, decay {federation.running_average:g}"])

@@ -80,7 +80,7 @@ class PageRun:
         if not federation.alone or not self.sources:
             return federation.rounds
         members = len(self.sources) - len(federation.exclude)
-        return math.ceil(federation.rounds * min(federation.cohort, members) / members) * members
+        return math.ceil(federation.rounds * min(self.config.cohort, members) / members) * members
 
     def tested(self, choice: str) -> dict[str, dict[str, float]]:
         """Return the test numbers by client; the server's own only where no client has test images."""

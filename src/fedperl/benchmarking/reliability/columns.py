@@ -134,7 +134,7 @@ class Ours(Column):
     """FedPerl's own server, rounds and run folder, as they are."""
 
     name, writes = "fedperl", True
-    quorum = our_config().federation.quorum
+    quorum = our_config().quorum
 
     def average(self, start: State, given: Given, suspect: int, folder: Path) -> Averaged:
         """As `Column`: the answers to the second round of a server."""

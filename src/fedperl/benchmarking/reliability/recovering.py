@@ -27,7 +27,7 @@ def recovered(folder: Path, *, guards: bool) -> int:
                 "privacy": "research",
                 "threads": 1,
                 "audit": {"coalition": TOGETHER if guards else 0, "keep_uploads": 1000},
-                "federation": {"rounds": ROUNDS, "steps": 1, "batch": 2},
+                "federation": {"rounds": ROUNDS, "cohort": 5, "quorum": 4, "steps": 1, "batch": 2},
                 "peers": {"warmup": 1},
             },
         )

@@ -203,7 +203,7 @@ def places(config: Config, classes: int) -> tuple[Callable[[], Place], int]:
     images = federation.batch + (federation.unlabelled_batch or federation.batch)
     each = PLACE * images * config.data.size**2 / (32 * 224**2)
     most = max(1, min(AT_ONCE, int((1 - STATES) * free / each))) if config.at_once == "auto" else config.at_once
-    count = min(federation.cohort, most) if config.peers.snapshot and fast else 1
+    count = min(config.cohort, most) if config.peers.snapshot and fast else 1
 
     def make() -> Place:
         steps: MakeSteps = Recorder(say, make_views=make_views) if fast else EagerSteps

@@ -16,6 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedperl import __version__
+from fedperl.config import hospital_note
 from fedperl.data.manifest import Manifest
 from fedperl.data.partition import PARTS, ClientPart, Partition, no_rows
 from fedperl.data.scenarios import seen_by
@@ -30,13 +31,13 @@ from fedperl.errors import BusyError, DataError, FedPerlError, RunError
 from fedperl.federating import Ground, federate, load_weights, scoring_setting
 from fedperl.federation.client import Workspace
 from fedperl.federation.ledger import Ledger
-from fedperl.federation.members import Member
+from fedperl.federation.members import Member, counted
 from fedperl.federation.own_images import OwnImages
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.stopwatch import Stopwatch
 from fedperl.files import digest, write_durably
 from fedperl.opening import check_resumable, open_store
-from fedperl.settings import Config
+from fedperl.settings import Config, loss_note
 
 app = ServerApp()
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ def serve(
     sites.let_go()
     torch.set_num_threads(int(config.threads))
     if (folder.path / "config.toml").exists():
-        check_resumable(folder, config, resume)
+        config = check_resumable(folder, config, resume)
     folder.open()
     began()
     folder.bank.recent = folder.models.recent = RECENT
@@ -187,6 +188,9 @@ def serve(
         if folder.read_results() is not None:
             return
         run, found = members(grid, config, folder, sites, waiting)
+        config = counted(config, [_member(said) for said in found.values()])
+        for what in filter(None, [hospital_note(config), loss_note(config)]):
+            log.warning("%s", what)
         first = next(iter(found.values()))
         classes, size = tuple(first["classes"]), int(first["size"])
         own_store = _own_store(config, classes, size)
@@ -209,7 +213,7 @@ def serve(
             accepted=last_accepted(folder.ledger),
             removed=lambda: sites.removed() & found.keys(),
             note_left=sites.note_left,
-            quorum=config.federation.quorum,
+            quorum=config.quorum,
             run=run,
             classes=len(classes),
             personal=bool(config.federation.personal),
@@ -250,7 +254,8 @@ def members(
         away = [sites.known_as(n) for n in wanted if n not in found]
         log.warning("waiting for clients %s; refused: %s", away, list(refused.values()) or "none")
         time.sleep(2.0)
-    needed = max(config.federation.cohort, config.federation.quorum)
+    automatic = config.federation.cohort == "auto"  # then it is all who are there, where they are few
+    needed = config.quorum if automatic else max(config.cohort, config.quorum)
     if len(found) < needed:
         lacking = {sites.known_as(n): refused.get(n, "did not answer") for n in wanted if n not in found}
         said = ", ".join(f"{n} ({why})" for n, why in sorted(lacking.items()))
