@@ -319,8 +319,9 @@ class Peers(Section):
     """Peers in every such round only; FedMatch's helpers come every ten rounds."""
     anonymize: bool = True
     """Average the committee into one anonymized peer before it leaves the server."""
-    k_min: Annotated[int, Field(ge=2)] = 2
-    """Distinct organisations of which an anonymized peer is made at least; with fewer the client gets none."""
+    k_min: Positive = 2
+    """Distinct organisations of which an anonymized peer is made at least; with fewer the client gets none. 1, for
+    `privacy = "research"` alone, lets a peer be one client's model."""
     warmup: Annotated[int, Field(ge=0)] = 10
     """[19] rounds without peers."""
     min_profiles: Annotated[int, Field(ge=2)] = 3
@@ -756,6 +757,11 @@ def check_privacy(config: Config) -> None:
     check_robust(config)
     if config.privacy == "research":
         return
+    if peers.k_min < 2:
+        raise ValueError(
+            f"peers.k_min = {peers.k_min}: a peer of one client is that client's model; wanted at least 2, or privacy "
+            "= 'research'"
+        )
     if config.peer_learning and not peers.snapshot:
         raise ValueError(
             "peers.snapshot = false: a client could be sent a peer of models that are not in any average yet, and "
@@ -908,6 +914,8 @@ def research_note(config: Config) -> str:
     """Return what a run lets happen that is not for real patients; nothing where it lets nothing."""
     if config.raw_peers:
         return "clients are sent other clients' models as they are"
+    if config.peer_learning and config.peers.k_min < 2:
+        return "a client's only peer may be another client's model as it is"
     if config.coalition == 0 and not config.federation.alone:
         return "what clients could solve for from what they are sent is not audited"
     return "the guards of quorum, shares and relations are off" if config.privacy == "research" else ""

@@ -388,6 +388,7 @@ def test_fltrust_takes_those_that_point_where_the_server_does(tmp_path: Path) ->
         (["federation.robust=trimmed_mean", "federation.quorum=4"], "wanted a quorum of at least 5"),
         (["federation.robust=multi_krum", "federation.quorum=4"], "wanted a quorum of at least 5"),
         (["federation.robust=multi_krum", "federation.cohort=4"], r"quorum = 5, as federation\.robust = 'multi_krum'"),
+        (["peers.k_min=1"], r"peers\.k_min = 1: .* wanted at least 2, or privacy = 'research'"),
         (["federation.robust=fltrust"], r"wanted scenario\.labels = 'server'"),
         (["federation.robust=clip", "peers.snapshot=false", "privacy=research"], r"peers\.snapshot = true"),
         (["peers.snapshot=false"], r"peers\.snapshot = false: a client could be sent"),

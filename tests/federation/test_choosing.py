@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedperl import train
 from fedperl.errors import ConfigError
 from fedperl.federation.choosing import choose_committees
 from fedperl.federation.known import Known, model_of
 from fedperl.federation.messages import TrainTask, Update
+from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.server import Server
-from fedperl.peers import similarity_matrix
-from fedperl.settings import Config
-from tests.conftest import small_config
+from fedperl.peers import AnonymizedPeer, RawPeers, similarity_matrix
+from fedperl.settings import Config, research_note
+from tests.conftest import small_config, small_store
 from tests.federation.test_server import answer, rounds, server
 
 CLIENTS = 8
@@ -308,3 +310,41 @@ def test_nobody_is_helped_by_itself_or_its_own_organisation(selector: str) -> No
     assert set(found.committees) == set(range(CLIENTS))
     for client in range(CLIENTS):
         assert not own.get(client, {client}) & {*found.committees[client], *found.instead[client]}
+
+
+def test_a_committee_may_be_one_client_in_research_alone(tmp_path: Path) -> None:
+    s = server(tmp_path, privacy="research", federation={"cohort": 2}, peers={"k_min": 1, "T": 2, "min_profiles": 2})
+    alone = 0
+    for round in range(1, 8):
+        tasks = list(s.plan(round))
+        for task in tasks:
+            members = s._summary.committees[task.client]
+            if len(members) == 1:
+                assert isinstance(task.peer, RawPeers)  # nothing is anonymous about it
+                (state,) = task.peer.states
+                banked = model_of(s.bank.get(members[0]))
+                assert list(state) == ["conv.weight"]  # the receiver's own running statistics are used
+                assert torch.equal(state["conv.weight"], banked["conv.weight"])
+                alone += 1
+            elif members:
+                assert isinstance(task.peer, AnonymizedPeer)
+        s.absorb(answer(task) for task in tasks)
+    assert alone > 0
+    assert research_note(s.config) == "a client's only peer may be another client's model as it is"
+    with pytest.raises(ConfigError, match=r"peers\.k_min = 1"):
+        small_config(peers={"k_min": 1})
+    with pytest.raises(ConfigError, match=r"peers\.T = 1 with peers\.anonymize"):
+        small_config(privacy="research", peers={"k_min": 1, "T": 1})
+
+
+def test_a_run_may_have_peers_of_one(tmp_path: Path) -> None:
+    config = small_config(
+        privacy="research",
+        federation={"cohort": 2, "rounds": 3},
+        peers={"k_min": 1, "T": 2, "min_profiles": 2, "unprofiled": "random"},
+    )
+    results = train(config, tmp_path, store=small_store())
+    committees = [members for line in RunFolder(tmp_path).read_metrics() for members in line["committees"].values()]
+    assert 1 in map(len, committees)
+    assert results["totals"]["with_peer"] == sum(map(bool, committees))
+    assert "or one" in (tmp_path / "models" / "MODEL_CARD.md").read_text()

@@ -27,8 +27,8 @@ from fedperl.learn.local_round import LocalSettings
 from fedperl.learn.schedule import of_round
 from fedperl.learn.sparse import sparse_bytes, sparsify
 from fedperl.learn.state import State, size_in_bytes
-from fedperl.peers import AnonymizedPeer, RawPeers, committee, profile
-from fedperl.peers.committee import FEWEST
+from fedperl.peers import AnonymizedPeer, RawPeers, committee, committee_mean, profile
+from fedperl.peers.committee import FEWEST, BatchNorm
 from fedperl.peers.relations import average_relation, find_relation_fault
 from fedperl.seeds import seed_for
 from fedperl.settings import Config
@@ -299,8 +299,9 @@ class Server:
             self._relation(round, client),
         )
         self._summary.committees[client] = members
-        if isinstance(peer := task.peer, AnonymizedPeer):
-            self._keep(lambda kept: kept.peer(client, round, peer.state))
+        if members and self.config.peers.anonymize:
+            (state,) = task.peer_states()
+            self._keep(lambda kept: kept.peer(client, round, state))
         self._bytes[client] = self._bytes_down(task)
         self._summary.bytes_down += self._bytes[client]
         return task
@@ -346,10 +347,13 @@ class Server:
         if not members:
             return None
         states = {k: self._helping(model_of(self.bank.get(k))) for k in members}
-        if self.config.peers.anonymize:
-            batch_norm = self.config.peers.batch_norm
-            return committee(states, "receiver" if batch_norm == "recalibrate" else batch_norm)
-        return RawPeers(tuple(states[k] for k in members))
+        if not self.config.peers.anonymize:
+            return RawPeers(tuple(states[k] for k in members))
+        asked = self.config.peers.batch_norm
+        batch_norm: BatchNorm = "receiver" if asked == "recalibrate" else asked
+        if len(members) < FEWEST:  # k_min = 1: nothing is anonymous about one client's model
+            return RawPeers((committee_mean([states[k] for k in members], batch_norm),))
+        return committee(states, batch_norm)
 
     def _helping(self, model: State) -> State:
         """Return what of a client's model helps others: all of it, or FedMatch's psi, which runs on their sigma."""

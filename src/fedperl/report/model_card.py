@@ -262,7 +262,8 @@ def _exchanged(config: Config, totals: Mapping[str, Any], groups: Mapping[str, M
     if by := sorted({attribute.replace("_", " ") for one in groups.values() for attribute in one}):
         lines.append(f"Clients also sent counts of their test images by class and prediction, by {', '.join(by)}.")
     if totals["with_peer"] and config.peers.anonymize:
-        lines.append("Clients were also sent anonymized peers, each the mean of at least two other clients' models.")
+        of = "of at least two other clients' models" if config.peers.k_min > 1 else "of other clients' models, or one"
+        lines.append(f"Clients were also sent anonymized peers, each the mean {of}.")
     if config.objective.kind in ("fedirm", "fixmatch_irm"):
         lines.append("Clients also sent relation matrices of their labelled images, and were sent the mean of others'.")
     elif config.objective.kind not in OBJECTIVES:
