@@ -194,15 +194,27 @@ def test_a_table_that_became_a_value_and_the_other_way_round(run: Path) -> None:
     assert RunFolder(run).read_gone().keys() >= {"audit", "engine", "audit_before.keep_uploads"}
 
 
-def test_a_file_of_ones_own_and_one_of_this_edition_are_still_refused(odd: Path) -> None:
+@pytest.mark.parametrize("by", ["", "fedperl 0.3.0", "by hand"])
+def test_a_file_of_ones_own_and_one_of_a_later_edition_are_still_refused(odd: Path, by: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'peers\.no_more'"):
         load_config(odd / "config.toml")
+    change(odd, 'written_by = "fedperl 0.1.0"', f'written_by = "{by}"')
+    with pytest.raises(RunError, match=r"unknown key 'peers\.no_more'"):
+        RunFolder(odd).read_config()
+
+
+def test_a_run_of_this_edition_with_a_setting_that_went_since_is_read_and_not_trained_on(odd: Path) -> None:
     change(odd, 'written_by = "fedperl 0.1.0"', 'written_by = "fedperl 0.2.0"')
-    with pytest.raises(RunError, match=r"unknown key 'peers\.no_more'"):
-        RunFolder(odd).read_config()
-    change(odd, 'written_by = "fedperl 0.2.0"', 'written_by = ""')
-    with pytest.raises(RunError, match=r"unknown key 'peers\.no_more'"):
-        RunFolder(odd).read_config()
+    assert RunFolder(odd).read_gone().keys() >= ODD_KEYS
+    (odd / "results.json").unlink()
+    assert "peers.no_more" in fedperl("train", "--resume", "--out", odd, code=2).stderr.splitlines()[-1]
+
+
+def test_a_run_of_this_edition_whose_settings_contradict_each_other_is_refused(run: Path) -> None:
+    change(run, 'written_by = "fedperl 0.1.0"', 'written_by = "fedperl 0.2.0"')
+    change(run, "quorum = 3", "quorum = 30")
+    with pytest.raises(RunError, match=r"federation\.quorum = 30"):
+        RunFolder(run).read_config()
 
 
 @pytest.mark.parametrize(

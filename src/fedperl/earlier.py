@@ -1,4 +1,4 @@
-"""Runs of an earlier edition (0.1, 0.2, ...): read without the settings that are gone, not trained on."""
+"""Runs with settings that are gone, or of an earlier edition (0.1, 0.2, ...): read without these, not trained on."""
 
 import logging
 import re
@@ -26,13 +26,15 @@ NEUTRAL: Table = {
 def read_resolved(path: Path) -> tuple[Config, Table]:
     """Return a run's own configuration, and what it says that this version does not know, by dotted key.
 
-    What an earlier edition wrote is not checked for contradictions: nothing is trained by it any more.
+    Where something is gone, or an earlier edition wrote it, nothing is trained by it: contradictions do not matter.
     """
     table = read_toml(path)
-    by = str(table.get("written_by", ""))
-    if not () < _edition(by) < _edition(f"fedperl {__version__}"):
+    by, ours = str(table.get("written_by", "")), _edition(f"fedperl {__version__}")
+    if not () < _edition(by) <= ours:
         return load_config(path), {}
     config, gone = split_known(table)
+    if not gone and _edition(by) == ours:
+        return load_config(path), {}
     if gone:
         known = flat(config.model_dump())
         told = [f"{key} = {gone[key]!r} (read as {known[key]!r})" if key in known else key for key in sorted(gone)]
@@ -76,10 +78,17 @@ def check_answers(source: Path, gone: Mapping[str, Any]) -> None:
             )
 
 
-def check_same_edition(folder: Path, by: str) -> None:
-    """Refuse to train on what another edition began: `by` wrote the run's configuration."""
+def check_trainable(folder: Path, by: str, gone: Mapping[str, Any]) -> None:
+    """Refuse to train on what another edition began, or with settings that are gone.
+
+    Args:
+        by: what wrote the run's configuration.
+    """
+    instead = "go on with that version, or start anew in another folder"
     if _edition(by) not in ((), _edition(f"fedperl {__version__}")):
-        raise RunError(f"{folder}: was begun with {by}; go on with that version, or start anew in another folder")
+        raise RunError(f"{folder}: was begun with {by}; {instead}")
+    if gone:
+        raise RunError(f"{folder}: was begun with a {by} that had {', '.join(sorted(gone))}; {instead}")
 
 
 def _edition(by: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from fedperl.config import ASIDE, config_hash, flat
 from fedperl.data.partition import Partition
 from fedperl.data.partitions import deal
 from fedperl.data.store import Store
-from fedperl.earlier import check_same_edition
+from fedperl.earlier import check_trainable
 from fedperl.errors import ConfigError, DataError, RunError
 from fedperl.federation.run_folder import RunFolder
 from fedperl.machine import cores
@@ -106,7 +106,7 @@ def check_resumable(folder: RunFolder, config: Config, resume: bool) -> Config:
         raise RunError(f"{folder.path}: holds a run already; go on with --resume or choose another folder")
     before = folder.read_config()
     if config.written_by != before.written_by or folder.read_results() is None:
-        check_same_edition(folder.path, before.written_by)
+        check_trainable(folder.path, before.written_by, folder.read_gone())
     begun = {name: getattr(before.federation, name) for name in COUNTED if getattr(config.federation, name) == "auto"}
     if begun:
         config = config.changed(federation=config.federation.changed(**begun))

@@ -113,7 +113,7 @@ def train(
 def _to_train(config: Path | None, out: Path | None, settings: list[str], *, resume: bool) -> tuple["Config", Path]:
     """Return what is trained and where; what should be known of it before is said."""
     from fedperl.config import hospital_note, load_config
-    from fedperl.earlier import check_same_edition
+    from fedperl.earlier import check_trainable
     from fedperl.errors import ConfigError
     from fedperl.federation.run_folder import RunFolder
     from fedperl.settings import research_note
@@ -134,7 +134,7 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
     if loaded is None:
         loaded = RunFolder(folder).read_config()
         if settings:
-            check_same_edition(folder, loaded.written_by)
+            check_trainable(folder, loaded.written_by, RunFolder(folder).read_gone())
             loaded = load_config(folder / "config.toml", settings)
     elif resume:
         RunFolder(folder).read_config()  # refuses a folder without a run
