@@ -1,7 +1,8 @@
 """Taking one client's model out of runs on the server's disk."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedperl.engines.flower.numbering import numbers_of
@@ -12,41 +13,69 @@ MEMBERS = "members.json"
 """In a run's state: what each client said of itself when the run began, and the run's own name at the sites."""
 
 
-def forget(runs: Path, registered: int) -> Iterator[str]:
-    """Delete what each run's bank holds of a client, and yield what was done in words."""
+@dataclass(frozen=True)
+class Forgetting:
+    """What became of a client in one run."""
+
+    run: str
+    done: bool
+    """Whether the run holds nothing of the client any more."""
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.said}"
+
+
+def forget(runs: Path, registered: int, names: Collection[str] | None = None) -> list[Forgetting]:
+    """Delete what each run's bank holds of a client; return what was done, of runs that it was a member of.
+
+    A run that cannot be read or written does not keep the client in the others.
+
+    Args:
+        names: of the runs that are looked at; None for all.
+    """
+    found = []
     for path in sorted(runs.glob("*/state/checkpoint.json")):
-        folder = RunFolder(path.parent.parent)
-        try:
-            client = numbers_of(folder.path).get(registered, registered)
-        except RunError as error:
-            yield f"{folder.path.name}: {error}"
-            continue
-        if not takes_part(folder, client):
+        run = path.parent.parent
+        if names is not None and run.name not in names:
             continue
         try:
-            folder.open()
+            said = _forget(run, registered)
         except BusyError:
-            yield f"{folder.path.name}: runs now; it lets go of client {registered} in its next round"
-            continue
-        except RunError as error:
-            yield f"{folder.path.name}: {error}"
-            continue
-        try:
-            content = folder.restore()
-            if content is None:
-                continue
-            held = client in folder.bank.records
-            if not held and client in content.get("withdrawn", ()):
-                continue
-            folder.bank.keep_only(k for k in list(folder.bank.records) if k != client)
-            folder.ledger.append([{"kind": "withdraw", "round": content["round"], "client": client}])
-            gone = sorted({*content.get("withdrawn", ()), client})
-            folder.commit(content | {"withdrawn": gone})
-            yield f"{folder.path.name}: {'its model and profile are deleted' if held else 'held nothing of it'}"
-        except RunError as error:
-            yield f"{folder.path.name}: {error}"
-        finally:
-            folder.close()
+            said = f"runs now; it lets go of client {registered} in its next round"
+            found.append(Forgetting(run.name, False, said))
+        except (RunError, OSError) as error:
+            found.append(Forgetting(run.name, False, str(error)))
+        else:
+            found += [Forgetting(run.name, True, said)] if said else []
+    return found
+
+
+def _forget(run: Path, registered: int) -> str:
+    """Return what was done with what one run holds of a client; nothing where it knows of none.
+
+    Raises:
+        BusyError: it runs now.
+        RunError: it cannot be read.
+    """
+    folder = RunFolder(run)
+    client = numbers_of(run).get(registered, registered)
+    if not takes_part(folder, client):
+        return ""
+    folder.open()
+    try:
+        content = folder.restore()
+        if content is None:
+            return ""
+        held = client in folder.bank.records
+        if not held and client in content.get("withdrawn", ()):
+            return ""
+        folder.bank.keep_only(k for k in list(folder.bank.records) if k != client)
+        folder.ledger.append([{"kind": "withdraw", "round": content["round"], "client": client}])
+        folder.commit(content | {"withdrawn": sorted({*content.get("withdrawn", ()), client})})
+        return "its model and profile are deleted" if held else "held nothing of it"
+    finally:
+        folder.close()
 
 
 def takes_part(folder: RunFolder, client: int) -> bool:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,44 +192,59 @@ class ServerFolder:
             raise ConfigError(f"client {number} is registered already, with another key; remove it first")
         return number
 
-    def remove(self, number: int) -> Iterator[str]:
-        """Take a site out: every run forgets its model, and its key is refused from now on; yields what was done.
+    def remove(self, number: int) -> list[str]:
+        """Take a site out: its key is refused from now on, and every run forgets its model; return what was done.
 
         Raises:
             BusyError: another process registers or removes a site.
             ConfigError: there is no such site.
+            RunError: the key could not be unregistered; what was done by then is said, too.
         """
         with lock(self.path / "roster.lock"):
             roster = self.roster()
             if number not in roster and number not in self.taken_out():
                 raise ConfigError(f"client {number} is not registered; registered: {sorted(roster)}")
             write_durably(self.removed / str(number), b"")
-            yield from forget(self.runs, number)
+            found = self._forget(number)
             if number not in roster:
-                return
+                return found
             node = roster.pop(number)["node"]
-            if node in self._nodes():
-                flwr(["supernode", "unregister", str(node), CONNECTION], self.environment())
+            try:
+                if node in self._nodes():
+                    flwr(["supernode", "unregister", str(node), CONNECTION], self.environment())
+            except RunError as error:
+                raise RunError("\n".join([*found, f"client {number}'s key is not refused yet: {error}"])) from None
             self._write_roster(roster)
+        return found
 
     def taken_out(self) -> set[int]:
         """Return the clients that were taken out."""
-        return {int(path.name) for path in self.removed.iterdir()} if self.removed.exists() else set()
+        return _numbered(self.removed)
 
     def note_left(self, number: int) -> None:
         """Write down that a site has withdrawn, until every run has let go of it."""
         self.left.mkdir(exist_ok=True)
         write_durably(self.left / str(number), b"")
 
-    def let_go(self) -> Iterator[str]:
-        """Delete what runs hold of sites that have withdrawn; yields what was done."""
-        for path in sorted(self.left.iterdir()) if self.left.exists() else []:
-            busy = False
-            for line in forget(self.runs, int(path.name)):
-                busy |= "runs now" in line
-                yield line
-            if not busy:
-                path.unlink()
+    def let_go(self) -> list[str]:
+        """Delete what runs still hold of sites that are gone; return what was done."""
+        said: list[str] = []
+        for number in sorted(_numbered(self.left)):
+            said += self._forget(number, json.loads((self.left / str(number)).read_text() or "[]"))
+        return said
+
+    def _forget(self, number: int, runs: Sequence[str] = ()) -> list[str]:
+        """Have runs let go of a site, all where none is named; those that could not are noted, to be tried again.
+
+        By name, so that a site that has joined again is forgotten in those alone.
+        """
+        found, mark = forget(self.runs, number, runs or None), self.left / str(number)
+        if later := [one.run for one in found if not one.done]:
+            self.left.mkdir(exist_ok=True)
+            write_durably(mark, json.dumps(later).encode())
+        else:
+            mark.unlink(missing_ok=True)
+        return list(map(str, found))
 
     def online(self) -> dict[int, bool]:
         """Return which sites are there; asks the running server.
@@ -249,6 +264,11 @@ class ServerFolder:
     def _write_roster(self, roster: dict[int, dict[str, Any]]) -> None:
         content = json.dumps({str(number): entry for number, entry in sorted(roster.items())}, indent=1)
         write_durably(self.path / "roster.json", content.encode(), mode=PRIVATE)
+
+
+def _numbered(folder: Path) -> set[int]:
+    """Return the numbers that a folder has a file for; one that is half-written does not count."""
+    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()} if folder.exists() else set()
 
 
 LOOPBACK = ("localhost", "127.0.0.1")
