@@ -149,9 +149,15 @@ class Server:
         return self._summary.round
 
     def begin(self) -> None:
-        """Let the server train the initial model, where it has labels: clients then have something to label with."""
+        """Let the server train the initial model, where it has labels: clients then have something to label with.
+
+        The ledger has its fingerprint, by which a resumed server knows it, too.
+        """
         if self.teach is not None:
             self._renew(0, self.teach(self.model.state, 0))
+            if self.screen is not None:
+                prints = {"model": self.screen.release(self.model.state)}
+                self.ledger.append([{"kind": "begin", "round": 0, "prints": prints}])
         self._keep(lambda kept: kept.model(0, self.model.state))
 
     def plan(self, round: int) -> Iterator[TrainTask]:
