@@ -61,6 +61,47 @@ def test_a_changed_or_missing_model_is_refused(tmp_path: Path) -> None:
         StateFiles(tmp_path, "client").restore(files.to_json())
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_a_part_is_read_without_the_rest_and_no_other_part_is_taken(later: bool, tmp_path: Path) -> None:
+    known = {"__profile__": torch.arange(4.0, dtype=torch.float64), "__relation__": torch.tensor([[0.5, 2.0]])}
+    large = {"a": torch.ones(50_000), "n": torch.tensor(3), "z": torch.ones(3, dtype=torch.float16)}
+    files = StateFiles(tmp_path, "client", "__")
+    files.wait = later
+    files.put(7, 1, large | known)
+    files.put(8, 1, large)
+    again = StateFiles(tmp_path, "client", "__")
+    again.restore(json.loads(json.dumps(files.to_json())))
+    path = tmp_path / again.records[7].file
+    content = path.read_bytes()
+
+    def check_known() -> None:
+        found = again.get_part(7, "__")
+        assert found.keys() == known.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in known.items())
+
+    check_known()
+    assert again.get_part(8, "__") == {}
+    assert torch.equal(again.get_part(7, "a")["a"], large["a"])
+    path.write_bytes(content[:-1] + b"\x01")  # in what is not asked for
+    check_known()
+    with pytest.raises(RunError, match="its hash is not the one in the checkpoint"):
+        again.get(7)
+    place = content.index(torch.tensor([0.5, 2.0]).numpy().tobytes())
+    for damaged in (
+        content[:place] + b"\x01" + content[place + 1 :],
+        content[: place + 1],
+        b"",
+        content[8:],
+        b"x" * 99,
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(RunError, match="its hash is not the one in the checkpoint"):
+            again.get_part(7, "__")
+    path.unlink()
+    with pytest.raises(RunError, match="cannot be read"):
+        again.get_part(7, "__")
+
+
 def test_what_is_in_memory_is_what_is_on_disk_and_stays_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,10 +113,11 @@ def test_metrics_that_are_none_are_named(tmp_path: Path) -> None:
         RunFolder(tmp_path).read_metrics()
 
 
-def test_a_profile_that_was_changed_on_disk_is_not_compared(tmp_path: Path) -> None:
-    written = StateFiles(tmp_path, "client")
+@pytest.mark.parametrize("part", ["", EXTRA])
+def test_a_profile_that_was_changed_on_disk_is_not_compared(part: str, tmp_path: Path) -> None:
+    written = StateFiles(tmp_path, "client", part)
     written.put(0, 1, {"weight": torch.ones(5), PROFILE: torch.tensor([1.0, 2.0], dtype=torch.float64)})
-    files = StateFiles(tmp_path, "client")
+    files = StateFiles(tmp_path, "client", part)
     files.restore(written.to_json())
     assert files.get_part(0, EXTRA)[PROFILE].tolist() == [1.0, 2.0]
     path = tmp_path / files.records[0].file
@@ -127,6 +128,25 @@ def test_a_profile_that_was_changed_on_disk_is_not_compared(tmp_path: Path) -> N
     path.write_bytes(content)
     with pytest.raises(RunError, match="its hash is not the one in the checkpoint"):
         files.get_part(0, EXTRA)
+
+
+def change_models(out: Path) -> None:
+    for path in (out / "state" / "bank").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+
+
+def test_a_model_that_was_changed_on_disk_helps_nobody(begun: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"client-.*: its hash is not the one in the checkpoint"):
+        go_on(begun, tmp_path / "run", change_models)
+
+
+def test_models_that_nobody_asks_for_are_not_read(tmp_path: Path) -> None:
+    """On resume the server reads what it knows of each client; without peers nobody needs the models."""
+    config = small_config(method="ssfl", federation={"rounds": 2})
+    with pytest.raises(Stop):
+        train(config, tmp_path, store=STORE, watchers=[stop_at(1)])
+    change_models(tmp_path)
+    assert train(config, tmp_path, store=STORE, resume=True)["totals"]["accepted"] == 6
 
 
 def test_a_checkpoint_names_files_of_its_own_folder_alone(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class Case:
 
 NET = build_net("small_cnn", 3, seed=0)
 STATE = state_of(NET)
+PART = "head."
 ABOUT = {"net": "small_cnn", "input": "unit", "classes": '["A", "B", "C"]', "size": "16", "round": "4", "by": "test"}
 
 
@@ -111,8 +112,9 @@ def models(case: Case, cases: Iterator[int]) -> None:
     path = case.folder / "model.safetensors"
     write_weights(path, STATE, ABOUT)
     content = path.read_bytes()
-    bank = StateFiles(case.folder / "bank", "client")
+    bank = StateFiles(case.folder / "bank", "client", PART)
     bank.put(0, 1, STATE)
+    part = bank.get_part(0, PART)
     kept = bank.to_json()
     banked = bank.folder / bank.records[0].file
     whole = banked.read_bytes()
@@ -136,7 +138,7 @@ def models(case: Case, cases: Iterator[int]) -> None:
 
         damaged = change(whole)
         banked.write_bytes(damaged)
-        files = StateFiles(bank.folder, "client")
+        files = StateFiles(bank.folder, "client", PART)
         files.restore(kept)
         if damaged == whole:
             assert sound(files.get(0))
@@ -144,6 +146,8 @@ def models(case: Case, cases: Iterator[int]) -> None:
             with guarded(), pytest.raises(RunError, match="its hash is not the one in the checkpoint"):
                 files.get(0)
             case.outcomes["hash: refused"] += 1
+        found_part = case.read("part", files.get_part, 0, PART)
+        assert found_part is None or all(torch.equal(found_part[name], tensor) for name, tensor in part.items())
 
 
 # Configurations

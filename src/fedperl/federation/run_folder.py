@@ -10,6 +10,7 @@ from typing import IO, Any
 from fedperl.config import Table, dump
 from fedperl.earlier import read_resolved
 from fedperl.errors import ConfigError, RunError
+from fedperl.federation.known import EXTRA
 from fedperl.federation.ledger import Ledger
 from fedperl.federation.state_files import StateFiles
 from fedperl.files import TEMPORARY, append_durably, digest, lock, sync_folder, write_durably
@@ -49,7 +50,7 @@ class RunFolder:
             raise RunError(f"{self.path}: cannot be used as a run folder: {error}") from None
         for leftover in self.path.rglob("*" + TEMPORARY):
             leftover.unlink(missing_ok=True)
-        self.bank = StateFiles(self.state / "bank", "client")
+        self.bank = StateFiles(self.state / "bank", "client", EXTRA)
         self.client_states = StateFiles(self.state / "clients", "client")
         self.past_states = StateFiles(self.state / "past", "client")
         self.models = StateFiles(self.state / "models", "global")

@@ -2,9 +2,11 @@
 
 The bank of the clients' last models and the clients' own state are both kept this way: a new version gets a new name,
 and the old file goes only after a checkpoint names the new one. Files are written while the run goes on, or where that
-is told, with the next checkpoint; it waits for them.
+is told, with the next checkpoint; it waits for them. The few tensors of a state that are asked for alone have a hash of
+their own, so that the rest need not be read for them.
 """
 
+import io
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ import safetensors.torch
 
 from fedperl.errors import RunError
 from fedperl.files import digest, write_durably
-from fedperl.learn.packing import packed
+from fedperl.learn.packing import packed, packed_part
 from fedperl.learn.state import State, moved, size_in_bytes
 
 RECENT = 256 * 2**20
@@ -27,19 +29,27 @@ WAITING = 16
 
 @dataclass(frozen=True)
 class Record:
-    """One stored state: the round that made it, its file and the file's hash, known once it is written."""
+    """One stored state: the round that made it, its file and the file's hashes, known once it is written."""
 
     round: int
     file: str
     sha256: str = ""
+    part_sha256: str = ""
+    """Of the tensors that can be read alone."""
 
 
 class StateFiles:
     """A dictionary from a number (client or round) to a model, kept in a folder as safetensors."""
 
-    def __init__(self, folder: Path, prefix: str) -> None:
+    def __init__(self, folder: Path, prefix: str, part: str = "") -> None:
+        """Open a folder.
+
+        Args:
+            prefix: how the files' names start.
+            part: how the names of those tensors start that `get_part` reads alone; by default of none.
+        """
         self.folder = folder
-        self.prefix = prefix
+        self.prefix, self.part = prefix, part
         self.records: dict[int, Record] = {}
         self.device = "cpu"
         """Where states are wanted."""
@@ -52,7 +62,7 @@ class StateFiles:
         self._replaced: set[str] = set()
         self._recent: dict[int, State] = {}
         self._recent_bytes = 0
-        self._writing: dict[int, tuple[Record, Future[str]]] = {}
+        self._writing: dict[int, tuple[Record, Future[tuple[str, str]]]] = {}
         self._pool: ThreadPoolExecutor | None = None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -87,7 +97,7 @@ class StateFiles:
         while key in self._writing or len(self._writing) >= WAITING:
             self._settle(key if key in self._writing else next(iter(self._writing)))
         self._pool = self._pool or ThreadPoolExecutor(WRITERS)
-        self._writing[key] = record, self._pool.submit(_write, self.folder / record.file, state)
+        self._writing[key] = record, self._pool.submit(_write, self.folder / record.file, state, self.part)
 
     def close(self) -> None:
         """Wait for what is being written, and leave unwritten what no checkpoint names yet."""
@@ -108,10 +118,10 @@ class StateFiles:
 
     def _settle(self, key: int) -> None:
         record, written = self._writing[key]
-        sha256 = written.result()
+        sha256, part_sha256 = written.result()
         del self._writing[key]
         if self.records.get(key) == record:
-            self.records[key] = replace(record, sha256=sha256)
+            self.records[key] = replace(record, sha256=sha256, part_sha256=part_sha256)
 
     def _remember(self, key: int, state: State) -> None:
         self._forget(key)
@@ -146,11 +156,15 @@ class StateFiles:
     def get_part(self, key: int, prefix: str) -> State:
         """Return the tensors of a state whose names start with a prefix; the others are not kept in memory.
 
+        Where the prefix is this folder's `part`, they are not read either.
+
         Raises:
             RunError: the file is missing or not the one that was written.
         """
         self.settle()
-        loaded = safetensors.torch.load(self._content(self.records[key]))
+        record = self.records[key]
+        alone = prefix == self.part and record.part_sha256 != ""
+        loaded = safetensors.torch.load(self._part(record) if alone else self._content(record))
         return {name: loaded[name].clone() for name in sorted(loaded) if name.startswith(prefix)}
 
     def _content(self, record: Record) -> bytes:
@@ -159,9 +173,18 @@ class StateFiles:
             content = path.read_bytes()
         except OSError as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
-        if digest(content) != record.sha256:
-            raise RunError(f"{path}: its hash is not the one in the checkpoint; wanted {record.sha256[:16]}...")
-        return content
+        return _checked(path, content, record.sha256)
+
+    def _part(self, record: Record) -> bytes:
+        path = self.folder / record.file
+        try:
+            with path.open("rb") as file:
+                content = packed_part(file, self.part)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read: {error}") from None
+        except ValueError:
+            content = b""
+        return _checked(path, content, record.part_sha256)
 
     def keep_only(self, keys: Iterable[int]) -> None:
         """Forget every other key; `prune` deletes their files."""
@@ -212,8 +235,19 @@ class StateFiles:
         self._named = {record.file for record in self.records.values()}
 
 
-def _write(path: Path, state: State) -> str:
-    """Write a state durably and return the file's hash."""
+def _checked(path: Path, content: bytes, sha256: str) -> bytes:
+    """Return what was read of a file.
+
+    Raises:
+        RunError: it is not what was written.
+    """
+    if digest(content) != sha256:
+        raise RunError(f"{path}: its hash is not the one in the checkpoint; wanted {sha256[:16]}...")
+    return content
+
+
+def _write(path: Path, state: State, part: str) -> tuple[str, str]:
+    """Write a state durably; return the file's hash, and that of the tensors that can be read alone."""
     content = packed(state)
     write_durably(path, content)
-    return digest(content)
+    return digest(content), digest(packed_part(io.BytesIO(content), part)) if part else ""

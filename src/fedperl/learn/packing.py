@@ -6,6 +6,7 @@ metadata at random: too slow beside training, and another hash at every writing.
 
 import json
 from collections.abc import Mapping
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ TYPES = {
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 ALIGNED = 8
+METADATA = "__metadata__"
 
 
 def packed(state: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -29,7 +31,7 @@ def packed(state: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
         if tensor.dtype not in TYPES:
             raise ValueError(f"tensor {name!r} is {tensor.dtype}; wanted one of {', '.join(map(str, TYPES))}")
         groups.setdefault((-tensor.element_size(), TYPES[tensor.dtype], str(tensor.device)), []).append(name)
-    header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     parts, begin = [], 0
     for (_, kind, _), names in sorted(groups.items()):  # the widest first, so that each lies at a multiple of its size
         flat = torch.cat([state[name].detach().flatten() for name in names]).cpu()
@@ -40,4 +42,27 @@ def packed(state: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
         parts.append(flat.view(torch.uint8).numpy().data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNED)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def packed_part(file: IO[bytes], prefix: str) -> bytes:
+    """Return the content of a file of those tensors alone whose names start with a prefix; no other is read.
+
+    Raises:
+        ValueError: the file is none of safetensors.
+    """
+    try:
+        size = file.seek(0, 2)
+        file.seek(0)
+        length = min(int.from_bytes(file.read(8), "little"), size)
+        header = json.loads(file.read(length))
+        found, parts, begin = {}, [], 0
+        for name in sorted(name for name in header if name.startswith(prefix) and name != METADATA):
+            start, end = header[name]["data_offsets"]
+            file.seek(8 + length + start)
+            parts.append(file.read(min(end - start, size)))
+            found[name] = header[name] | {"data_offsets": [begin, begin := begin + len(parts[-1])]}
+    except (OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no safetensors file: {error!r}") from None
+    text = json.dumps(found, separators=(",", ":")).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
