@@ -10,6 +10,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ from fedperl.engines.flower.server_folder import ServerFolder
 from fedperl.engines.flower.site_folder import free_port
 from fedperl.engines.local import LocalExchange, PastStates
 from fedperl.errors import BusyError, ConfigError
+from fedperl.federation.members import told_part
 from fedperl.federation.messages import Failure, TrainTask, Update
 from fedperl.files import lock
+from fedperl.opening import open_store
 from fedperl.training import train
 from tests.flower.federation import Federation, accepted, wait
 
@@ -58,10 +61,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 @pytest.fixture(scope="module")
 def local(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of the local engine with the same configuration."""
+    """The run of the local engine with the same configuration, on those images that sites evaluate models on."""
     federation.write_config(own_share=0.5)
-    out = tmp_path_factory.mktemp("local") / "run"
-    train(load_config(federation.config), out)
+    out, config = tmp_path_factory.mktemp("local") / "run", load_config(federation.config)
+    store = open_store(config)
+    clients = tuple(told_part(part, store.manifest.label) for part in store.partition.clients)
+    train(config, out, store=store.dealt(replace(store.partition, clients=clients)))
     return out
 
 

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -15,14 +17,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedperl.cli import main
 from fedperl.config import dump, methods
+from fedperl.data.partition import ClientPart
 from fedperl.data.store import Store
 from fedperl.engines.flower.exchange import Waiting
 from fedperl.engines.flower.rules import check_deployable, config_of
 from fedperl.engines.flower.server_app import SimulatedSites, serve
 from fedperl.engines.flower.site import Asking, Site, answer, as_client
 from fedperl.errors import ConfigError, RunError
-from fedperl.evaluate.group_counts import LEAST
 from fedperl.evaluating import evaluate
+from fedperl.federation.members import EVALUATED, told_part
 from fedperl.federation.run_folder import RunFolder
 from fedperl.federation.wire import Parcel, read_evaluate
 from fedperl.learn.weights import read_metadata
@@ -33,8 +36,8 @@ from fedperl.training import train
 from tests.test_methods import short
 
 MODEL = "model.safetensors"
-FEW = 9
-"""Client 9 of the drawn ten has few test images: it is not asked at the end."""
+FEW, FEW_TO_VALIDATE = 9, 8
+"""Of the drawn ten one has few images to test on: it is not asked at the end. Another has few to validate on."""
 
 Fails = Callable[[str, Parcel, Asking], bool]
 """Whether a site fails with a message, by its kind."""
@@ -50,7 +53,26 @@ def deployable(method: str) -> bool:
 
 @cache
 def whole() -> Store:
-    return open_store(short("fedperl"))
+    """Ten clients with images of two classes, and of a third with a few."""
+    store = open_store(short("fedperl", data={"scale": 0.06}))
+    clients = list(store.partition.clients)
+    clients[FEW] = replace(clients[FEW], test=clients[FEW].test[:8])
+    clients[FEW_TO_VALIDATE] = replace(clients[FEW_TO_VALIDATE], validation=clients[FEW_TO_VALIDATE].validation[:8])
+    label = np.array([1, 0, 1, 1, 1, 2, 2, 2])[store.manifest.label]
+    manifest = replace(store.manifest, classes=store.classes[:3], label=label)
+    return replace(store, manifest=manifest).dealt(replace(store.partition, clients=tuple(clients)))
+
+
+@cache
+def told() -> Store:
+    """What a local run is compared on: where a site evaluates something, no more than that."""
+
+    def of(part: ClientPart) -> ClientPart:
+        left = told_part(part, whole().manifest.label)
+        kept = {name: rows for name in EVALUATED if len(rows := getattr(left, name))}
+        return replace(part, **kept)
+
+    return whole().dealt(replace(whole().partition, clients=tuple(map(of, whole().partition.clients))))
 
 
 @cache
@@ -110,8 +132,8 @@ def handed_out(folder: Path) -> dict[int, bytes]:
 
 
 def validating() -> set[int]:
-    """Return the clients that tell of their validation images: at the others there are too few of them."""
-    return {number for number, client in enumerate(whole().partition.clients) if len(client.validation) >= LEAST}
+    """Return the clients that tell of their validation images: at the others no class has enough of them."""
+    return set(range(10)) - {FEW, FEW_TO_VALIDATE}
 
 
 def best_rounds(out: Path) -> dict[int, int]:
@@ -162,7 +184,7 @@ def test_numbers_that_are_not_written_follow_the_sites(
 @pytest.mark.parametrize("method", [name for name in methods() if deployable(name)])
 def test_a_method_gives_the_local_engines_models(method: str, tmp_path: Path) -> None:
     config = short(method)
-    train(config, tmp_path / "local")
+    train(config, tmp_path / "local", store=told())
     carry(SitesHere(config, tmp_path / "sites"), config, tmp_path / "across")
     assert model(tmp_path / "across") == model(tmp_path / "local")
     check_handed_out(tmp_path, config)
@@ -184,7 +206,7 @@ def test_a_site_is_left_with_the_model_that_it_tested(method: str, federation: d
     """Over more rounds than a site keeps whole states of."""
     federation = federation | {"rounds": 9, "cohort": 7, "steps": 6}
     config = short(method, seed=0, federation=federation, optimizer={"lr": 1e-2})
-    results = train(config, tmp_path / "local")
+    results = train(config, tmp_path / "local", store=told())
     carried = carry(SitesHere(config, tmp_path / "sites"), config, tmp_path / "across")
     assert model(tmp_path / "across") == model(tmp_path / "local")
     check_handed_out(tmp_path, config)
@@ -202,7 +224,7 @@ def test_a_site_is_left_with_the_model_that_it_tested(method: str, federation: d
 
 def test_nothing_personal_is_in_the_global_models(tmp_path: Path) -> None:
     for name, federation in (("plain", {}), ("own", {"own_share": 0.5})):
-        config = short("fedperl", federation=federation)
+        config = short("fedperl", federation=federation | {"cohort": 10})
         carry(SitesHere(config, tmp_path / name), config, tmp_path / f"across {name}")
     assert model(tmp_path / "across plain") == model(tmp_path / "across own")
     plain, own = (handed_out(tmp_path / name) for name in ("plain", "own"))
@@ -226,7 +248,7 @@ def test_the_servers_choice_counts_where_it_has_missed_a_validation(tmp_path: Pa
 def test_a_server_that_dies_and_goes_on_leaves_the_same_models(tmp_path: Path) -> None:
     """In a round, in a validation, and between two of the last evaluations."""
     config = short("fedperl", federation={"own_share": 0.5, "rounds": 7, "cohort": 7})
-    train(config, tmp_path / "local")
+    train(config, tmp_path / "local", store=told())
     grid = SitesHere(config, tmp_path / "sites")
     a_round = config.cohort + len(validating())
     for messages in (10 + 2 * a_round + 3, 3 * a_round, 3 * a_round):

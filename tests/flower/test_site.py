@@ -4,6 +4,7 @@ import json
 import re
 import ssl
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NEEDED
 from fedperl.engines.flower.keys import make_authority, make_site_keys
 from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.engines.flower.rules import config_of
-from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, as_client, asking_of, told_of
+from fedperl.engines.flower.site import KEPT, Asking, KeptStates, Site, answer, as_client, asking_of
 from fedperl.engines.flower.site_folder import SiteFolder, SiteSettings, findings, leaves
 from fedperl.errors import BusyError, ConfigError, DataError, RunError
 from fedperl.evaluate import SCALED_NUMBERS
 from fedperl.federation.client import Workspace, client_of_store
+from fedperl.federation.members import Member, member_of, told_part
 from fedperl.federation.messages import EvaluateTask, GlobalModel, TrainTask
 from fedperl.federation.personal import BATCH_NORM, OWN, OWN_COUNT
 from fedperl.federation.wire import (
@@ -218,24 +220,27 @@ def test_batch_norm_layers_of_every_round_stay(tmp_path: Path) -> None:
 # What a site tells
 
 
-def test_few_images_to_validate_or_test_on_are_not_counted() -> None:
-    rows = np.arange(100)
-    config = small_config()
-    for validation, test in ((9, 10), (10, 9), (0, 30), (9, 9), (10, 10)):
-        part = ClientPart("x", rows[:3], rows[3:8], rows[10 : 10 + validation], rows[40 : 40 + test])
-        found = told_of(part, config)
-        assert (found.labelled, found.unlabelled, found.at_once) == (3, 5, 5)
-        assert found.validation == (validation if validation >= 10 else 0)
-        assert found.test == (test if test >= 10 else 0)
+def test_images_of_small_classes_are_neither_counted_nor_evaluated() -> None:
+    labels = np.repeat([0, 1, 2, 3], [100, 60, 1, 9])
+    rows = np.arange(len(labels))
+    part = ClientPart("x", rows[:30], rows[30:50], rows[60:], rows[150:])
+    found = told_part(part, labels)
+    assert (found.validation.tolist(), found.test.tolist()) == (list(range(60, 160)), list(range(150, 160)))
+    assert member_of(found, small_config()) == Member(30, 20, 20, 100, 10)
+    assert told_part(replace(part, test=rows[151:]), labels).test.tolist() == []
 
 
 HERE = Asking(2, 0, "abc123")
 
 
 def site_of(folder: Path, number: int = 2, store: Store | None = None, **sections: Any) -> Site:
-    whole = small_store(images=80) if store is None else store
+    whole = small_store(images=160) if store is None else store
     store = as_client(whole.of_client(number), number)
     return Site(number, store, small_config(**sections), folder, folder / "models" / MODEL)
+
+
+def initial(site: Site) -> State:
+    return state_of(Workspace(site.config, len(site.store.classes)).net)
 
 
 def asked(site: Site, round: int, **changes: Any) -> TrainTask:
@@ -250,20 +255,20 @@ def asked(site: Site, round: int, **changes: Any) -> TrainTask:
         rounds=9,
         own_batch_norm=config.federation.batch_norm == "local",
     )
-    model = GlobalModel(round - 1, state_of(Workspace(config, 3).net))
+    model = GlobalModel(round - 1, initial(site))
     return replace(TrainTask("abc123", round, site.number, model, None, settings, round), **changes)
 
 
 def test_what_a_site_says_of_itself(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     said = read_about(site.about(Parcel("{}"), HERE))
-    assert said == asdict(told_of(site.store.partition.clients[2], site.config)) | {
+    assert said == asdict(member_of(site.store.partition.clients[2], site.config)) | {
         "classes": ["A", "B", "C"],
         "size": 16,
         "digest": site.store.digest(),
         "version": __version__,
     }
-    assert (said["labelled"], said["unlabelled"], said["validation"], said["test"]) == (20, 20, 20, 20)
+    assert (said["labelled"], said["unlabelled"], said["validation"], said["test"]) == (40, 40, 40, 40)
     small = json.loads(site_of(tmp_path / "small", store=small_store(images=24)).about(Parcel("{}"), HERE).text)
     assert (small["labelled"], small["validation"], small["test"]) == (6, 0, 0)
     unsaid = json.dumps({name: value for name, value in said.items() if name != "version"})
@@ -276,7 +281,7 @@ def test_what_a_site_says_of_itself(tmp_path: Path) -> None:
 def test_a_site_trains_as_the_client_of_the_whole_store(method: str, tmp_path: Path) -> None:
     objective = {"start": 0, "tau": 0.3}
     site = site_of(tmp_path, method=method, objective=objective)
-    client = client_of_store(2, small_store(images=80), site.config, Workspace(site.config, 3))
+    client = client_of_store(2, small_store(images=160), site.config, Workspace(site.config, 3))
     state: State = {}
     for round, after in ((1, 0), (2, 1), (4, 2)):
         update, state = client.train(asked(site, round), state)
@@ -294,45 +299,89 @@ def test_a_site_trains_as_the_client_of_the_whole_store(method: str, tmp_path: P
 
 
 def evaluation_of(site: Site, after: int = 0, **changes: Any) -> Parcel:
-    task = EvaluateTask("abc123", 0, site.number, GlobalModel(0, state_of(Workspace(site.config, 3).net)), "test")
+    task = EvaluateTask("abc123", 0, site.number, GlobalModel(0, initial(site)), "test")
     return site.evaluate(evaluate_parcel(replace(task, **changes)), replace(HERE, after=after))
 
 
-def test_a_site_tells_counts_of_ten_images_or_more(tmp_path: Path) -> None:
-    store = small_store(images=80)
-    test = store.partition.clients[2].test
-    store.manifest.label[test] = np.array([0] * 12 + [1] * 5 + [2] * 3)
-    about = {"sex": np.resize(np.array(["female", "male"]), len(store.manifest))}
-    store = replace(store, manifest=replace(store.manifest, about=about))
-    site = site_of(tmp_path, store=store)
-    plain = read_evaluation(evaluation_of(site))
-    assert plain.sums is None
-    found = read_evaluation(evaluation_of(site, full=True))
-    client = client_of_store(2, store, site.config, Workspace(site.config, 3))
-    model = GlobalModel(0, state_of(Workspace(site.config, 3).net))
-    whole = client.evaluate(EvaluateTask("abc123", 0, 2, model, "test", full=True))
-    assert found.numbers == whole.numbers
-    assert found.sums is not None
-    assert whole.sums is not None
-    assert found.sums.confusion.sum(axis=1).tolist() == [0, 0, 0]  # eight are too few: the larger class hides them
-    assert found.sums.images == 20
-    assert (whole.groups["sex"].images, found.groups) == (20, {})
-    for counts in (found.sums.confidence.sum(axis=1), found.sums.scores.sum(axis=2)):
-        assert not ((counts > 0) & (counts < 10)).any()
+CLASSES = {"validation": [30, 21, 0, 9], "test": [40, 25, 1, 9]}
+"""Images of each class: of two there are too few."""
 
 
-def test_a_site_evaluates_nothing_on_fewer_than_ten_images(tmp_path: Path) -> None:
-    store = small_store(images=80)
-    parts = [replace(part, validation=part.validation[:9], test=part.test[:10]) for part in store.partition.clients]
-    site = site_of(tmp_path, store=store.dealt(replace(store.partition, clients=tuple(parts))))
+def uneven_store(seed: int, classes: Mapping[str, list[int]] = CLASSES) -> Store:
+    """Return five clients' images, the third with those classes; the images of its small ones are drawn by a seed."""
+    store = small_store(images=320, classes=4)
+    label, images, parts = store.manifest.label.copy(), store.images.copy(), list(store.partition.clients)
+    generator = np.random.default_rng(seed)
+    for name, counts in classes.items():
+        rows = getattr(parts[2], name)[: sum(counts)]
+        label[rows] = np.repeat(range(4), counts)
+        small = rows[np.array(counts)[label[rows]] < 10]
+        images[small] = generator.integers(0, 256, size=(len(small), *images.shape[1:]))
+        parts[2] = replace(parts[2], **{name: rows})
+    about = {"sex": np.resize(np.array(["female", "male"]), len(label))}
+    manifest = replace(store.manifest, label=label, about=about)
+    return replace(store, images=images, manifest=manifest).dealt(replace(store.partition, clients=tuple(parts)))
+
+
+OTHER_SIZES = {"validation": [30, 21, 5, 2], "test": [40, 25, 9, 0]}
+
+
+def all_that_is_told(folder: Path, store: Store) -> dict[str, str]:
+    """Return everything that leaves a site with numbers of the images that it evaluates models on."""
+    site = site_of(folder, store=store, federation={"own_share": "validation"}, objective={"tau": 0.3})
+    said = json.loads(site.about(Parcel("{}"), HERE).text)
+    said.pop("digest")
+    task = asked(site, 1)
+    trained = site.train(train_parcel(replace(task, settings=replace(task.settings, report="validation"))), HERE)
+    found = {"about": json.dumps(said), "training": trained.text}
+    for part in ("validation", "test"):
+        for full in (False, True):
+            found[f"{part}, {full}"] = evaluation_of(site, after=1, part=part, full=full).text
+    return found
+
+
+def test_nothing_that_leaves_a_site_depends_on_images_of_small_classes(tmp_path: Path) -> None:
+    """Neither what a model says of them, nor how many there are of each class, or in all."""
+    stores = [uneven_store(1), uneven_store(2), uneven_store(1, OTHER_SIZES)]
+    first, second, third = (all_that_is_told(tmp_path / str(place), store) for place, store in enumerate(stores))
+    assert first == second
+    assert first == third
+
+
+def test_numbers_are_those_of_the_counts_that_are_told(tmp_path: Path) -> None:
+    """Total right less the right ones of each class that is told leaves nothing; so does balanced accuracy."""
+    site = site_of(tmp_path, store=uneven_store(1))
+    for part, counts in CLASSES.items():
+        found = read_evaluation(evaluation_of(site, part=part, full=True))
+        assert found.sums is not None
+        rows = [count if count >= 10 else 0 for count in counts]
+        assert found.sums.confusion.sum(axis=1).tolist() == rows
+        right = found.sums.confusion.diagonal()
+        assert found.numbers["images"] == found.sums.images == sum(rows)
+        assert found.numbers["accuracy"] == right.sum() / sum(rows)
+        recalls = [hits / count for hits, count in zip(right.tolist(), rows, strict=True) if count]
+        assert found.numbers["balanced_accuracy"] == pytest.approx(sum(recalls) / len(recalls))
+        plain = read_evaluation(evaluation_of(site, part=part))
+        assert plain.sums is None
+        assert plain.numbers.items() <= found.numbers.items()
+        for bins in (found.sums.confidence.sum(axis=1), found.sums.scores.sum(axis=2)):
+            assert not ((bins > 0) & (bins < 10)).any()
+    groups = found.groups["sex"].groups
+    assert sum(counts.sum() for counts in groups.values()) == sum(rows)
+
+
+def test_a_site_evaluates_nothing_where_no_class_has_ten_images(tmp_path: Path) -> None:
+    site = site_of(tmp_path, store=uneven_store(1, {"validation": [9, 9, 9, 9], "test": [9, 10, 0, 3]}))
     assert read_evaluation(evaluation_of(site)).numbers["images"] == 10
-    with pytest.raises(DataError, match="fewer than 10 validation images: nothing is told of them"):
+    with pytest.raises(DataError, match="no class has 10 validation images: nothing is told of them"):
         evaluation_of(site, part="validation")
+    said = read_about(site.about(Parcel("{}"), HERE))
+    assert (said["validation"], said["test"]) == (0, 10)
 
 
 def test_nothing_is_told_of_fewer_than_ten_validation_images(tmp_path: Path) -> None:
     """`findings` says that no number of them is sent."""
-    store = small_store(images=80)
+    store = small_store(images=160)
     texts = set()
     for few in (slice(0, 3), slice(3, 6), slice(0, 0)):
         parts = [replace(part, validation=part.validation[few]) for part in store.partition.clients]
@@ -522,17 +571,17 @@ def test_a_site_of_any_number_takes_part(tmp_path: Path) -> None:
     for number in (0, 4):
         site = site_of(tmp_path / str(number), number=number)
         assert len(site.store.partition.clients) == number + 1
-        assert read_about(site.about(Parcel("{}"), HERE))["labelled"] == 20
+        assert read_about(site.about(Parcel("{}"), HERE))["labelled"] == 40
 
 
 @pytest.mark.parametrize(
     ("scenario", "counts"),
     [
-        ({"labels": "clients"}, (20, 20)),
-        ({"labels": "few_clients", "labelled_clients": [1]}, (0, 40)),
-        ({"labels": "few_clients", "labelled_clients": [2]}, (40, 0)),
-        ({"labels": "few_clients", "labelled_clients": [2, 4]}, (40, 0)),
-        ({"labels": "server"}, (0, 40)),
+        ({"labels": "clients"}, (40, 40)),
+        ({"labels": "few_clients", "labelled_clients": [1]}, (0, 80)),
+        ({"labels": "few_clients", "labelled_clients": [2]}, (80, 0)),
+        ({"labels": "few_clients", "labelled_clients": [2, 4]}, (80, 0)),
+        ({"labels": "server"}, (0, 80)),
     ],
 )
 def test_a_site_sees_its_labels_as_the_scenario_says(
@@ -868,27 +917,28 @@ def test_shares_of_nothing_are_refused(site: SiteFolder, tmp_path: Path) -> None
 
 
 def test_findings_of_images_in_order() -> None:
-    store = small_store(images=80)
+    store = small_store(images=160)
     about = {"sex": np.resize(np.array(["male"]), len(store.manifest)), "institution": store.manifest.source}
     store = replace(store, manifest=replace(store.manifest, about=about)).of_client(1)
     found = findings(store)
     part = store.partition.clients[0]
-    assert found["counts"] == dict.fromkeys(PARTS, 20)
+    assert found["counts"] == dict.fromkeys(PARTS, 40)
     for name in PARTS:
         labels = store.manifest.label[getattr(part, name)].tolist()
         assert found["by_class"][name] == {letter: labels.count(place) for place, letter in enumerate("ABC")}
-    assert (found["images"], found["size"], found["groups"], found["classes"]) == (80, 16, 80, ["A", "B", "C"])
+    assert (found["images"], found["size"], found["groups"], found["classes"]) == (160, 16, 160, ["A", "B", "C"])
     assert found["known_of_patients"] == ["sex"]
     assert found["warnings"] == []
     assert found["leaves"] == leaves(found["counts"], ["sex"])
-    assert "labelled (20), unlabelled (20), for validation (20" in found["leaves"][1]
+    assert "labelled (40), unlabelled (40)" in found["leaves"][1]
+    assert "validation (40) and test (40)" in found["leaves"][1]
     assert any("groups of ten or more by sex" in line for line in found["leaves"])
     assert not any("groups of ten" in line for line in leaves(found["counts"]))
     json.dumps(found)
 
 
 def test_findings_warn() -> None:
-    store = small_store(images=80)
+    store = small_store(images=160)
     part = store.partition.clients[0]
     label, images = store.manifest.label.copy(), store.images.copy()
     label[part.test[:2]] = -1
@@ -896,9 +946,11 @@ def test_findings_warn() -> None:
     images[part.labelled[:3]] = 0
     nothing = replace(part, labelled=no_rows(), unlabelled=no_rows())
     odd = replace(store, images=images, manifest=replace(store.manifest, label=label))
-    few = replace(part, validation=part.validation[:9])
+    few = replace(part, validation=part.validation[:25])
+    label[part.validation[:25]] = np.repeat([0, 1, 2], [8, 9, 8])
     assert findings(odd.dealt(Partition((few,))))["warnings"] == [
-        "9 validation images, fewer than 10: no number of them is sent",
+        "validation images of A (8), B (9), C (8): fewer than 10, no number is computed on them",
+        "no class has 10 validation images: no number of them is sent",
         "2 test images have no label; wanted one each",
         "no labelled training image of: B, C",
         "3 images are entirely black",

@@ -29,7 +29,7 @@ from fedperl.evaluate.describe import (
     describe_fully,
     describe_scaled,
 )
-from fedperl.evaluate.few import without_few
+from fedperl.evaluate.few import of_large_classes, without_few
 from fedperl.evaluate.group_counts import ATTRIBUTES, GroupCounts, group_counts, group_names
 from fedperl.evaluate.improvement import ac_paper, additional_cost, relative_improvement
 from fedperl.evaluate.operating_points import (
@@ -131,6 +131,7 @@ __all__ = [
     "intervals_of_confusion",
     "main_intervals",
     "main_statistics",
+    "of_large_classes",
     "one_answer",
     "operating_points",
     "paired_interval",

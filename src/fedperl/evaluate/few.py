@@ -1,8 +1,8 @@
-"""What of a site's counts leaves it: none of a class, a bin or a group with fewer than ten images.
+"""What of a site's images leaves it: numbers and counts of classes with ten images or more, and nothing of the others.
 
-Small classes are left out, and where the images left out are themselves fewer than ten, so that they could be had as a
-difference, the next larger class too. Bins are joined with their neighbours until each holds ten: sums stay exact,
-curves get coarser.
+Images of a smaller class are left out before anything is computed: no number depends on them, so that nothing of them
+can be had as the difference of two. Bins are joined with their neighbours until each holds ten: sums stay exact, curves
+get coarser.
 """
 
 from collections.abc import Mapping
@@ -11,18 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 from fedperl.evaluate.binned import BinnedSums
-from fedperl.evaluate.classification import Counts
+from fedperl.evaluate.classification import Labels
 from fedperl.evaluate.group_counts import LEAST, GroupCounts
+
+
+def of_large_classes(labels: Labels, least: int = LEAST) -> npt.NDArray[np.bool_]:
+    """Return which images numbers may be told of; one without a label (below 0) stays, for others to refuse."""
+    small = np.bincount(labels[labels >= 0], minlength=1) < least
+    return (labels < 0) | ~small[labels]
 
 
 def without_few(
     sums: BinnedSums, groups: Mapping[str, GroupCounts], least: int = LEAST
 ) -> tuple[BinnedSums, dict[str, GroupCounts]]:
-    """Return the counts, and those of patients' groups, that may leave a site."""
-    small = small_classes(sums.confusion.sum(axis=1), least)
-    confusion, scores = sums.confusion.copy(), np.zeros_like(sums.scores)
-    confusion[small] = 0
-    for label in np.flatnonzero(~small):
+    """Return the counts, and those of patients' groups, that may leave a site.
+
+    Raises:
+        ValueError: images of a small class were counted.
+    """
+    images = sums.confusion.sum(axis=1)
+    if ((images > 0) & (images < least)).any():
+        raise ValueError(f"counts of classes with {images.tolist()} images; wanted none of fewer than {least}")
+    scores = np.zeros_like(sums.scores)
+    for label in np.flatnonzero(images):
         for bins in joined(sums.scores[label].sum(axis=1), least):
             scores[label, bins[len(bins) // 2]] = sums.scores[label, bins].sum(axis=0)
     confidence, total = np.zeros_like(sums.confidence), np.zeros_like(sums.total_confidence)
@@ -30,21 +41,8 @@ def without_few(
         counts, summed = sums.confidence[bins].sum(axis=0), sums.total_confidence[bins].sum()
         place = int(np.clip(summed / counts.sum() * len(confidence), bins[0], bins[-1]))
         confidence[place], total[place] = counts, summed
-    told = BinnedSums(confusion, confidence, total, scores)
-    return told, {
-        name: found for name, counts in groups.items() if (found := _groups(counts, small, told, least)) is not None
-    }
-
-
-def small_classes(images: npt.NDArray[np.int64], least: int) -> npt.NDArray[np.bool_]:
-    """Return which classes are not told: those with few images, and more until what is left out is enough."""
-    small = images < least
-    for label in np.argsort(images, kind="stable"):
-        left_out = images[small].sum()
-        if not left_out or left_out >= least:
-            break
-        small[label] = True
-    return small
+    told = BinnedSums(sums.confusion, confidence, total, scores)
+    return told, {name: counts for name, counts in groups.items() if counts.groups}
 
 
 def joined(images: npt.NDArray[np.int64], least: int) -> list[npt.NDArray[np.int64]]:
@@ -63,19 +61,3 @@ def joined(images: npt.NDArray[np.int64], least: int) -> list[npt.NDArray[np.int
     if held:
         found[-1] = np.arange(0, found[-1][-1] + 1)
     return found
-
-
-def _groups(counts: GroupCounts, small: npt.NDArray[np.bool_], told: BinnedSums, least: int) -> GroupCounts | None:
-    """Return the groups without the small classes; None where too few images would be outside of them."""
-    kept: dict[str, Counts] = {}
-    for name, confusion in counts.groups.items():
-        of_large = np.where(small[:, None], 0, confusion)
-        if of_large.sum() >= least:
-            kept[name] = of_large
-    outside = int(told.confusion.sum()) - sum(int(confusion.sum()) for confusion in kept.values())
-    found = GroupCounts(kept, min(counts.images - sum(int(c.sum()) for c in kept.values()), outside))
-    try:
-        found.check(told.confusion)
-    except ValueError:
-        return None
-    return found if kept else None

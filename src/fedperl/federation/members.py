@@ -1,10 +1,15 @@
 """What the server is told of a client before the first round."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedperl.data.partition import ClientPart
+from fedperl.data.partition import ClientPart, Part
+from fedperl.evaluate.classification import Labels
+from fedperl.evaluate.few import of_large_classes
 from fedperl.settings import Config
+
+EVALUATED: tuple[Part, ...] = ("validation", "test")
+"""The parts on which models are evaluated for the server."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +43,13 @@ def counted(config: Config, members: Iterable[Member]) -> Config:
         ConfigError: those of them that have something to train on are fewer than the quorum.
     """
     return config.counted(sum(member.size(config) > 0 for member in members))
+
+
+def told_part(part: ClientPart, labels: Labels) -> ClientPart:
+    """Return a hospital's part without the images of which nothing may be told: of small classes, to evaluate on.
+
+    Args:
+        labels: of the whole store.
+    """
+    rows = {name: getattr(part, name) for name in EVALUATED}
+    return replace(part, **{name: held[of_large_classes(labels[held])] for name, held in rows.items()})

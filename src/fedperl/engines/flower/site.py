@@ -22,11 +22,11 @@ from fedperl.data.store import Store
 from fedperl.engines.flower.exchange import AFTER, ATTEMPT, CLIENT, HASH, NEEDED, NONCE, RUN
 from fedperl.engines.flower.records import ERROR, parcel_of, record_of
 from fedperl.errors import DataError, RunError
-from fedperl.evaluate import SCALED_NUMBERS, without_few
+from fedperl.evaluate import without_few
 from fedperl.evaluate.group_counts import LEAST
 from fedperl.federation.client import Client, Workspace, client_of_store
 from fedperl.federation.handing_out import about_model
-from fedperl.federation.members import Member, member_of
+from fedperl.federation.members import member_of, told_part
 from fedperl.federation.messages import Evaluation
 from fedperl.federation.personal import TO_EVALUATE
 from fedperl.federation.state_files import StateFiles
@@ -87,7 +87,8 @@ class Site:
         """
         torch.set_num_threads(int(config.threads))
         clients = list(store.partition.clients)
-        clients[number] = client_seen_by(config.scenario, number, clients[number], store.manifest)
+        part = client_seen_by(config.scenario, number, clients[number], store.manifest)
+        clients[number] = told_part(part, store.manifest.label)
         self.number, self.config = number, config
         self.store = store.dealt(replace(store.partition, clients=tuple(clients)))
         self.folder, self.model = folder, model
@@ -95,7 +96,7 @@ class Site:
     def about(self, _: Parcel, asked: Asking) -> Parcel:
         """Return what the server is told before the first round."""
         self._kept(asked).images_are(self.store.digest())
-        found = asdict(told_of(self.store.partition.clients[self.number], self.config))
+        found = asdict(member_of(self.store.partition.clients[self.number], self.config))
         found |= {"classes": list(self.store.classes), "size": self.store.size, "digest": self.store.digest()}
         found["version"] = __version__
         return Parcel(json.dumps(found))
@@ -122,7 +123,7 @@ class Site:
         task = read_evaluate(parcel)
         self._check(task.client)
         if len(getattr(self.store.partition.clients[self.number], task.part)) < LEAST:
-            raise DataError(f"fewer than {LEAST} {task.part} images: nothing is told of them")
+            raise DataError(f"no class has {LEAST} {task.part} images: nothing is told of them")
         kept = self._kept(asked)
         kept.images_are(self.store.digest())
         state = kept.for_model(asked.after)
@@ -136,7 +137,7 @@ class Site:
             if task.to_use:
                 with kept.handing_out():
                     self._hand_out(task.model.round, client.work.deliverable(client.in_use(task.model.state, state)))
-        return evaluation_parcel(told(found, self.store.partition.clients[self.number]))
+        return evaluation_parcel(told(found))
 
     def _hand_out(self, round: int, state: State) -> None:
         """Write the model that the site uses from now on: the server, which has all evaluations, says which it is.
@@ -175,18 +176,8 @@ class Site:
             raise RunError(f"a task for client {client} came to client {self.number}")
 
 
-def told_of(part: ClientPart, config: Config) -> Member:
-    """Return what the server is told of a site: of validation and test images nothing where they are few."""
-    member = member_of(part, config)
-    few = {name: 0 for name in ("validation", "test") if getattr(member, name) < LEAST}
-    return replace(member, **few)
-
-
-def told(evaluation: Evaluation, part: ClientPart) -> Evaluation:
-    """Return an evaluation without counts of few images, and without a temperature that was fitted on few."""
-    if len(part.validation) < LEAST:
-        numbers = {name: value for name, value in evaluation.numbers.items() if name not in SCALED_NUMBERS}
-        evaluation = replace(evaluation, numbers=numbers)
+def told(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation whose counts in bins are of ten images or more."""
     if evaluation.sums is None:
         return evaluation
     sums, groups = without_few(evaluation.sums, evaluation.groups)

@@ -25,6 +25,7 @@ from fedperl.engines.flower.environment import environment
 from fedperl.engines.flower.keys import SITE, make_site_keys
 from fedperl.errors import ConfigError, DataError
 from fedperl.evaluate.group_counts import ATTRIBUTES, LEAST
+from fedperl.federation.members import EVALUATED, told_part
 from fedperl.files import write_durably
 from fedperl.machine import cores
 from fedperl.settings import Config, Partitioning, Positive, Section, Share, explain
@@ -213,9 +214,13 @@ def findings(store: Store) -> dict[str, Any]:
     warnings = []
     if not counts["labelled"] and not counts["unlabelled"]:
         warnings.append("no images to train on: the site cannot take part")
-    for name in ("validation", "test"):
-        if counts[name] < LEAST:
-            warnings.append(f"{counts[name]} {name} images, fewer than {LEAST}: no number of them is sent")
+    told: dict[str, int] = {name: len(getattr(told_part(part, labels), name)) for name in PARTS}
+    for name in EVALUATED:
+        few = [f"{label} ({count})" for label, count in by_class[name].items() if 0 < count < LEAST]
+        if few:
+            warnings.append(f"{name} images of {', '.join(few)}: fewer than {LEAST}, no number is computed on them")
+        if not told[name]:
+            warnings.append(f"no class has {LEAST} {name} images: no number of them is sent")
         missing = getattr(part, name)[labels[getattr(part, name)] == UNLABELLED]
         if len(missing):
             warnings.append(f"{len(missing)} {name} images have no label; wanted one each")
@@ -235,7 +240,7 @@ def findings(store: Store) -> dict[str, Any]:
         "groups": len(np.unique(store.manifest.group)),
         "known_of_patients": known,
         "warnings": warnings,
-        "leaves": leaves(counts, known),
+        "leaves": leaves(told, known),
     }
 
 
@@ -243,22 +248,22 @@ def leaves(counts: Mapping[str, int], known: Sequence[str] = ()) -> list[str]:
     """Return everything that is sent to the server, in words.
 
     Args:
+        counts: images by use; for validation and test those of classes with ten or more.
         known: what the list knows of patients.
     """
-    few = ", 0 where fewer than ten"
     groups = f"; the same counts for groups of ten or more by {', '.join(known)}" if known else ""
     return [
         "always: your address, and when you are online",
         f"once: the classes' names, the size, a hash of your lists and of up to 64 images; how many images are "
-        f"labelled ({counts['labelled']}), unlabelled ({counts['unlabelled']}), for validation "
-        f"({counts['validation']}{few}) and test ({counts['test']}{few})",
+        f"labelled ({counts['labelled']}), unlabelled ({counts['unlabelled']}), and of classes with ten or more for "
+        f"validation ({counts['validation']}) and test ({counts['test']}): no number is computed on the others",
         "each round you train in: the trained model, mean losses, the share of accepted labels; where the run's policy "
         "asks for it (gate.metric) the trained model's accuracy; with FedIRM the relation matrix of your labelled "
         "images, classes by classes",
         "each round: of the global model on your validation images accuracy, F1, precision, recall, loss, and their "
         "count",
         "at the end: the same on your validation and test images, with calibration, the temperature that corrects it, "
-        f"counts in bins and by class of ten images or more{groups}",
+        f"counts in bins of ten images or more and by class{groups}",
         "an error's kind, never its text",
         "never: an image, a file's name, a label or a prediction of one image, what a patient is called",
     ]
