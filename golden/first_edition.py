@@ -122,14 +122,11 @@ def numbers(case: Case, folder: Path, scratch: Path) -> None:
 
     truth, probabilities = predictions(case["images"], case["classes"], case["seed"])
     other = predictions(case["images"], case["classes"], case["seed"] + 1)
-    ages = np.array(["", "0-39", "40-59", "60+"])[np.random.default_rng(0).integers(0, 4, len(truth))]
-    told = evaluate.describe_fully(truth, probabilities, groups={"age": ages}, fit_on=other)
-    small = evaluate.without_few(told.sums, told.groups)
+    told = evaluate.describe_fully(truth, probabilities, groups={"age": ages(len(truth))}, fit_on=other)
     found: dict[str, Any] = {
         "numbers": told.numbers,
         "counts": told.sums.to_dict(),
         "groups": {name: counts.to_dict() for name, counts in told.groups.items()},
-        "told": [small[0].to_dict(), {name: counts.to_dict() for name, counts in small[1].items()}],
         "classification": evaluate.classification(truth, probabilities).to_dict(),
         "calibration": [
             evaluate.calibration(truth, probabilities, binning=binning).to_dict()
@@ -162,6 +159,27 @@ def numbers(case: Case, folder: Path, scratch: Path) -> None:
     (folder / "numbers.json").write_text(json.dumps(found, default=float))
 
 
+def counts_told(case: Case, folder: Path, scratch: Path) -> None:
+    """Write what a site tells of fixed predictions, some of classes with few images."""
+    from fedperl import evaluate
+
+    truth, probabilities = predictions(case["images"], case["classes"], case["seed"])
+    every = evaluate.describe_fully(truth, probabilities, groups={"age": ages(len(truth))}, fit_on=None)
+    write_told(folder, evaluate.without_few(every.sums, every.groups))
+
+
+def write_told(folder: Path, told: tuple[Any, dict[str, Any]]) -> None:
+    """Write counts in bins and those of groups."""
+    sums, groups = told
+    found = {"counts": sums.to_dict(), "groups": {name: counts.to_dict() for name, counts in groups.items()}}
+    (folder / "numbers.json").write_text(json.dumps(found))
+
+
+def ages(images: int) -> Any:
+    """Return a band of ages for each image, of some none."""
+    return np.array(["", "0-39", "40-59", "60+"])[np.random.default_rng(0).integers(0, 4, images)]
+
+
 def predictions(images: int, classes: int, seed: int) -> tuple[Any, Any]:
     """Return classes and probabilities, right in about half of the images, rare classes included."""
     generator = np.random.default_rng(seed)
@@ -176,6 +194,7 @@ DOES: dict[str, Callable[[Case, Path, Path], None]] = {
     "prepare": prepare,
     "split": split,
     "numbers": numbers,
+    "counts_told": counts_told,
 }
 
 
