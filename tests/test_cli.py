@@ -218,7 +218,7 @@ def test_data_show_and_methods(tmp_path: Path, config: Path) -> None:
 
 def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    arguments = ["demo", "--out", str(out), "--rounds", "4"]
+    arguments = ["demo", "--out", str(out), "--rounds", "2"]
     process = subprocess.Popen(
         [*FEDPERL, *arguments, "--quiet"], text=True, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -229,10 +229,10 @@ def test_demo_trains_four_methods_is_killed_and_goes_on(tmp_path: Path) -> None:
     for name in ("Lower FedAvg", "SSFL", "FedPerl (T = 2, PA)", "Upper FedAvg", "Weighted F1 by client"):
         assert name in shown
     results = json.loads(fedperl(*arguments, "--json").stdout)
-    assert {r["rounds"] for r in results.values()} == {4}
+    assert {r["rounds"] for r in results.values()} == {2}
     assert (
-        "other settings: federation.rounds = 4, now 5"
-        in fedperl("demo", "--out", out, "--rounds", "5", ok=False).stderr
+        "other settings: federation.rounds = 2, now 3"
+        in fedperl("demo", "--out", out, "--rounds", "3", ok=False).stderr
     )
     for foreign in (out / "mine.txt", out / "data" / "patients.csv", out / "ssfl" / "notes.txt"):
         foreign.write_text("keep")

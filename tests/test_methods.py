@@ -63,7 +63,13 @@ def go_on_after(rounds: int, config: Config, folder: Path, store: Store) -> None
     train(config, folder, store=store, resume=True)
 
 
-@pytest.mark.parametrize("method", methods())
+ALIKE = [method for method in methods() if method.removesuffix("_raw").removesuffix("_pa") in {*methods()} - {method}]
+"""Methods that differ from another in nothing but whether its peers are anonymized."""
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in methods()]
+)
 def test_trains_repeats_and_resumes(method: str, tmp_path: Path, dermsim: Store) -> None:
     config = short(method)
     once = train(config, tmp_path / "once", store=dermsim)

@@ -190,6 +190,7 @@ def test_a_method_gives_the_local_engines_models(method: str, tmp_path: Path) ->
     check_handed_out(tmp_path, config)
 
 
+@pytest.mark.flower
 @pytest.mark.parametrize(
     ("method", "federation"),
     [

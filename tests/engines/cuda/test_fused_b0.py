@@ -172,7 +172,10 @@ def test_expansion_backward(channels: int, width: int, head: bool) -> None:
         close(found, wanted.grad if wanted is not x or head else wanted.grad + skip)
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), WINDOWS)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [pytest.param(*window, marks=[] if window[:2] in ((3, 1), (5, 2)) else pytest.mark.slow) for window in WINDOWS],
+)
 def test_depthwise_forward_and_backward(kernel: int, stride: int, padding: tuple[int, int]) -> None:
     x, weight = draw(2, 40, 10, 5).requires_grad_(), draw(40, 1, kernel, kernel).requires_grad_()
     z = F.conv2d(F.pad(x, padding * 2), weight, stride=stride, groups=40)
@@ -347,6 +350,7 @@ def test_the_whole_network_is_monais() -> None:
     check_training(net, 2, 6, 1e-4)  # fewer images leave the last norms too few values to be stable
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide_tiles")
 def test_frozen_statistics_have_gradients_too() -> None:
     net = small_net().eval()
@@ -450,6 +454,7 @@ def test_a_network_that_predicted_first_can_train() -> None:
     assert all(p.grad is not None for p in fused.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide_tiles")
 def test_statistics_that_are_measured_anew_are_those_of_monais_network() -> None:
     """Batch norms alone are in train mode then: no drop-connect, and no recorded pass."""
@@ -463,6 +468,7 @@ def test_statistics_that_are_measured_anew_are_those_of_monais_network() -> None
         assert torch.allclose(one.double(), other.double(), rtol=1e-3, atol=1e-4), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide_tiles")
 def test_kernels_that_would_not_measure_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "FEW", 4)
