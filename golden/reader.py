@@ -16,7 +16,9 @@ Parts = dict[str, Any]
 ASIDE = re.compile(r"^(seconds.*|config|config_hash|objective_file|prints|written_by|version)$")
 """Names whose values depend on the clock, on the version, or on settings' names."""
 BYTES = re.compile(r"^bytes")
-OF_THIS_MACHINE = re.compile(r"second|minute|hash|SHA-256|safetensors|version|fedperl \d|\d+ (s|min|MB/s)\b", re.IGNORECASE)
+OF_THIS_MACHINE = re.compile(
+    r"second|minute|hash|SHA-256|safetensors|version|fedperl \d|\d+ (s|min|MB/s)\b", re.IGNORECASE
+)
 """A row of a table that tells of this machine, the time or the version."""
 SECONDS = re.compile(r", s$|second")
 """The head of a column of times."""

@@ -33,7 +33,7 @@ from fedperl.opening import open_store
 from fedperl.predicting import open_predictor
 from fedperl.settings import Config
 from fedperl.training import train
-from tests.test_methods import short
+from tests.test_methods import short as shorter
 
 MODEL = "model.safetensors"
 FEW, FEW_TO_VALIDATE = 9, 8
@@ -41,6 +41,11 @@ FEW, FEW_TO_VALIDATE = 9, 8
 
 Fails = Callable[[str, Parcel, Asking], bool]
 """Whether a site fails with a message, by its kind."""
+
+
+def short(method: str, **sections: Any) -> Config:
+    """A short run of clients who have images enough to tell of."""
+    return shorter(method, data={"scale": 0.06}, **sections)
 
 
 def deployable(method: str) -> bool:
@@ -53,14 +58,16 @@ def deployable(method: str) -> bool:
 
 @cache
 def whole() -> Store:
-    """Ten clients with images of two classes, and of a third with a few."""
-    store = open_store(short("fedperl", data={"scale": 0.06}))
+    """Ten clients with images of two classes, and of a third with a few; the server's are as they were."""
+    store = open_store(short("fedperl"))
     clients = list(store.partition.clients)
     clients[FEW] = replace(clients[FEW], test=clients[FEW].test[:8])
     clients[FEW_TO_VALIDATE] = replace(clients[FEW_TO_VALIDATE], validation=clients[FEW_TO_VALIDATE].validation[:8])
-    label = np.array([1, 0, 1, 1, 1, 2, 2, 2])[store.manifest.label]
-    manifest = replace(store.manifest, classes=store.classes[:3], label=label)
-    return replace(store, manifest=manifest).dealt(replace(store.partition, clients=tuple(clients)))
+    label, own = np.array([1, 0, 1, 1, 1, 2, 2, 2])[store.manifest.label], store.partition.server.rows()
+    label[own] = store.manifest.label[own]
+    return replace(store, manifest=replace(store.manifest, label=label)).dealt(
+        replace(store.partition, clients=tuple(clients))
+    )
 
 
 @cache
