@@ -24,6 +24,8 @@ from golden.reader import kept
 
 HERE = Path(__file__).resolve().parents[1]
 """The working tree."""
+CACHED_COMMITS = 3
+"""Of so many commits, those compared with last, the files stay: a gigabyte each."""
 SOURCES = ("src",)
 """Folders of a tree that Python looks for packages in."""
 
@@ -141,6 +143,9 @@ def checked_out(commit: str) -> Path:
         with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", commit))) as content:
             content.extractall(unpacked, filter="data")
         unpacked.replace(tree)
+    tree.parent.touch()
+    for old in sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime)[:-CACHED_COMMITS]:
+        shutil.rmtree(old, ignore_errors=True)
     return tree
 
 

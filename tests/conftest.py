@@ -42,6 +42,10 @@ LONG = (
     "test_making.py",
     "test_leakage.py",
     "test_recorded.py",
+    "test_dp_runs.py",
+    "test_equivalences.py",
+    "test_private.py",
+    "test_resumed_everywhere.py",
 )
 """Files that take longest: begun last, they would keep one worker busy while the others have nothing left to do."""
 
