@@ -14,7 +14,7 @@ from golden.cases import Case, read_cases
 from golden.changes import declared_since, unused
 from golden.compare import Difference, differences
 from golden.reader import read_parts
-from golden.sides import HERE, Side, checked_out, git, machine, run_cases
+from golden.sides import HERE, Side, alone, checked_out, git, machine, run_cases
 
 CHANGES = "golden/changes.md"
 SHOWN = 3
@@ -27,16 +27,23 @@ Found = dict[tuple[str, str], list[Difference]]
 def main() -> int:
     """Return 0 where both sides are equal but for what golden/changes.md declares, else 1."""
     asked = _arguments()
-    began = time.monotonic()
-    commit = git("rev-parse", "--verify", f"{asked.base}^{{commit}}").decode().strip()
-    cases = {
-        name: case
-        for name, case in read_cases(HERE / "golden" / "cases").items()
-        if asked.only is None or re.search(asked.only, name)
-    }
-    if not cases:
-        print(f"--only {asked.only!r}: no case has such a name", file=sys.stderr)
+    try:
+        commit = git("rev-parse", "--verify", f"{asked.base}^{{commit}}").decode().strip()
+    except subprocess.CalledProcessError as error:
+        print(f"BASE = {asked.base!r}: {error.stderr.decode().strip()}; wanted a commit", file=sys.stderr)
         return 2
+    every = read_cases(HERE / "golden" / "cases")
+    cases = {name: case for name, case in every.items() if asked.only is None or asked.only.search(name)}
+    if not cases:
+        print(f"--only {asked.only.pattern!r}: no case has such a name", file=sys.stderr)
+        return 2
+    with alone():
+        return _compare(asked, commit, cases)
+
+
+def _compare(asked: argparse.Namespace, commit: str, cases: dict[str, Case]) -> int:
+    """Run the cases on both sides, print what differs, and return the exit code."""
+    began = time.monotonic()
     tree = checked_out(commit)
     base_cases = read_cases(tree / "golden" / "cases") if (tree / "golden" / "cases").is_dir() else cases
     before = {name: base_cases.get(name, case) for name, case in cases.items()}
@@ -53,8 +60,8 @@ def main() -> int:
         found |= {(name, "gone"): [("", "the case is not run any more")] for name in base_cases.keys() - cases.keys()}
     changes = declared_since(_changes_of(commit), (HERE / CHANGES).read_text(encoding="utf-8"))
     meant = {key for key in found if any(change.covers(*key) for change in changes)}
-    for key in sorted(found.keys() - meant):
-        _print_difference(*key, found[key])
+    for key in sorted(found):
+        _print_difference(*key, found[key], meant=key in meant)
     missing = [] if asked.only else unused(changes, found)
     for change in missing:
         print(f"{CHANGES}: declares {change.cases!r}, {change.part}; there is no such difference")
@@ -69,9 +76,11 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make golden", description=__doc__)
     parser.add_argument("base", metavar="BASE", help="the commit to compare with")
-    parser.add_argument("--only", metavar="PATTERN", help="only cases whose name this regular expression is found in")
+    parser.add_argument(
+        "--only", type=re.compile, metavar="PATTERN", help="only cases whose name this regular expression is found in"
+    )
     parser.add_argument("--close", type=float, metavar="SIZE", help="numbers may differ by so much, for sums reordered")
-    parser.add_argument("--workers", type=int, default=2, help="processes side by side")
+    parser.add_argument("--workers", type=int, choices=range(1, 65), default=2, help="processes side by side")
     return parser.parse_args()
 
 
@@ -84,6 +93,8 @@ def _compared(case: Case, before: dict[str, object], after: dict[str, object], c
             found.setdefault((case.name, "refused"), []).append((side, what))
     if found or case.refused:
         return found
+    if not before or not after:
+        return {(case.name, "files"): [("", "nothing that can be compared was written")]}
     for part in case.parts or sorted(before.keys() | after.keys()):
         if part not in before or part not in after:
             found[case.name, part] = [("", "is new" if part in after else "is gone")]
@@ -101,8 +112,8 @@ def _changes_of(commit: str) -> str:
         return ""
 
 
-def _print_difference(case: str, part: str, where: list[Difference]) -> None:
-    print(f"{case} | {part}")
+def _print_difference(case: str, part: str, where: list[Difference], *, meant: bool) -> None:
+    print(f"{case} | {part}{' (declared)' if meant else ''}")
     for place, what in where[:SHOWN]:
         print(f"    {place}: {what}" if place else f"    {what}")
     if len(where) > SHOWN:

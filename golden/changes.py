@@ -27,7 +27,7 @@ def read_changes(text: str) -> list[Change]:
     """
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
-        if not line.startswith("| `"):
+        if not line.startswith("|") or line.startswith(("| cases |", "|---")):
             continue
         cells = [cell.strip() for cell in line.strip("|\n ").split("|")]
         if len(cells) != 3 or not all(cells):

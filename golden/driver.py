@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from golden.first_edition import DOES, Case, ages, predictions, write_told
+from golden.first_edition import DOES, REFUSAL, Case, ages, predictions, write_told
 
-__all__ = ["run"]
+__all__ = ["REFUSAL", "run"]
 
 
 def run(case: Case, folder: Path, scratch: Path) -> None:

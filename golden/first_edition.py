@@ -19,9 +19,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedperl.errors import FedPerlError
 from golden.layouts import write_layout
 
 Case = dict[str, Any]
+REFUSAL = FedPerlError
+"""What settings that are not allowed raise; all else is a fault of a case or of this machine."""
 
 
 def run(case: Case, folder: Path, scratch: Path) -> None:
@@ -111,7 +114,9 @@ def command_line(*words: object) -> str:
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        app([str(word) for word in words], standalone_mode=False)
+        code = app([str(word) for word in words], standalone_mode=False)
+    if code:
+        raise RuntimeError(f"fedperl {' '.join(map(str, words))}: ended with code {code}")
     return printed.getvalue()
 
 

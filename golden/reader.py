@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 Parts = dict[str, Any]
 
-ASIDE = re.compile(r"^(seconds.*|config|config_hash|objective_file|prints|written_by|version)$")
+ASIDE = re.compile(r"^(seconds.*|config|config_hash|objective_file|written_by|version)$")
 """Names whose values depend on the clock, on the version, or on settings' names."""
 BYTES = re.compile(r"^bytes")
 OF_THIS_MACHINE = re.compile(

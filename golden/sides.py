@@ -1,6 +1,7 @@
 """The two sides of a comparison: a tree, its driver, and its cases run by processes side by side."""
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -14,10 +15,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import IO, Any, cast
-
-import torch
 
 from golden.cases import Case, Table
 from golden.reader import kept
@@ -51,7 +51,8 @@ class Side:
     def _code(self) -> bytes:
         """What decides the files of cases beside the package and their tables."""
         files = [self.root / "golden" / name for name in ("first_edition.py", "layouts.py", "worker.py")]
-        return b"".join(file.read_bytes() for file in [self.driver, *files] if file.exists())
+        files += [self.driver, HERE / "golden" / "reader.py"]  # which decides what is kept of a case
+        return b"".join(file.read_bytes() for file in files if file.exists())
 
     def folder(self, case: Case) -> Path:
         """Return where a case's files lie: elsewhere once the case, or the code that runs it, is another."""
@@ -68,7 +69,7 @@ def run_cases(side: Side, cases: Iterable[Case], workers: int, done: Callable[[]
     """Run the cases whose files are not there yet; those of a finished case appear at once and whole.
 
     Raises:
-        RuntimeError: a process ended while it had a case.
+        RuntimeError: a case could not be run.
     """
     waiting: queue.SimpleQueue[Case] = queue.SimpleQueue()
     for case in cases:
@@ -117,9 +118,10 @@ def _worker(side: Side, scratch: Path) -> Iterator[Callable[[Table, Case], None]
         def ask(line: Table, case: Case) -> None:
             to.write(json.dumps(line) + "\n")
             to.flush()
-            if not back.readline():
-                last = (scratch / "said.txt").read_text()[-2000:]
-                raise RuntimeError(f"{side.driver}: ended at case {case.name!r}\n{last}")
+            answer = back.readline()
+            if not answer or json.loads(answer):
+                last = json.loads(answer) if answer else (scratch / "said.txt").read_text()[-2000:]
+                raise RuntimeError(f"{side.driver}: fails at case {case.name!r}\n{last}")
 
         yield ask
         to.close()
@@ -133,9 +135,25 @@ def _keep(folder: Path, target: Path) -> None:
     folder.replace(target)
 
 
+def cache_folder() -> Path:
+    """Return where commits and the files of their cases are kept."""
+    return Path(os.environ.get("FEDPERL_GOLDEN_CACHE", Path.home() / ".cache" / "fedperl-golden"))
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process uses the cache; what one that was killed left half-done there is removed."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for left in cache_folder().glob("*/*/scratch_*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
 def checked_out(commit: str) -> Path:
     """Return the tree of a commit; the files of its cases lie beside it, outside of the work tree."""
-    cache = Path(os.environ.get("FEDPERL_GOLDEN_CACHE", Path.home() / ".cache" / "fedperl-golden"))
+    cache = cache_folder()
     tree = cache / commit / "tree"
     if not tree.exists():
         tree.parent.mkdir(parents=True, exist_ok=True)
@@ -144,16 +162,19 @@ def checked_out(commit: str) -> Path:
             content.extractall(unpacked, filter="data")
         unpacked.replace(tree)
     tree.parent.touch()
-    for old in sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime)[:-CACHED_COMMITS]:
+    for old in sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)[
+        :-CACHED_COMMITS
+    ]:
         shutil.rmtree(old, ignore_errors=True)
     return tree
 
 
 def machine() -> str:
-    """Return a digest of what the same code may round differently on."""
+    """Return a digest of what the same code may give other numbers on: the processor and what is installed."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     processor = [line for line in lines if line.startswith(("flags", "model name"))][:2]
-    return hashlib.sha256("".join([torch.__version__, sys.version, *processor]).encode()).hexdigest()[:12]
+    installed = sorted(f"{one.name} {one.version}" for one in distributions() if one.name != "fedperl")
+    return hashlib.sha256("".join([sys.version, *installed, *processor]).encode()).hexdigest()[:12]
 
 
 def git(*words: str) -> bytes:

@@ -10,7 +10,7 @@ import torch
 
 
 def main(driver_file: Path, scratch: Path) -> None:
-    """Answer each line with what went wrong, nothing where all is well."""
+    """Answer each line with what went wrong, nothing where the case was run or refused."""
     torch.set_num_threads(1)
     spec = importlib.util.spec_from_file_location("side_driver", driver_file)
     assert spec is not None
@@ -25,9 +25,11 @@ def main(driver_file: Path, scratch: Path) -> None:
         try:
             driver.run(case, folder, scratch)
             said = ""
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            (folder / "refused.txt").write_text(said + "\n\n" + traceback.format_exc())
+        except driver.REFUSAL as error:
+            said = ""
+            (folder / "refused.txt").write_text(f"{type(error).__name__}: {error}")
+        except BaseException:
+            said = traceback.format_exc()
         print(json.dumps(said), file=answers, flush=True)
 
 

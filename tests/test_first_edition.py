@@ -210,6 +210,18 @@ def test_a_run_of_this_edition_with_a_setting_that_went_since_is_read_and_not_tr
     assert "peers.no_more" in fedperl("train", "--resume", "--out", odd, code=2).stderr.splitlines()[-1]
 
 
+def test_a_damaged_value_of_this_edition_is_refused(run: Path) -> None:
+    change(run, 'written_by = "fedperl 0.1.0"', 'written_by = "fedperl 0.2.0"')
+    change(run, "quorum = 3", 'quorum = "x"')
+    with pytest.raises(RunError, match=r"federation\.quorum"):
+        RunFolder(run).read_config()
+
+
+def test_a_value_of_another_type_is_not_made_to_fit(run: Path) -> None:
+    change(run, "quorum = 3", 'quorum = "3"')
+    assert RunFolder(run).read_gone()["federation.quorum"] == "3"
+
+
 def test_a_run_of_this_edition_whose_settings_contradict_each_other_is_refused(run: Path) -> None:
     change(run, 'written_by = "fedperl 0.1.0"', 'written_by = "fedperl 0.2.0"')
     change(run, "quorum = 3", "quorum = 30")

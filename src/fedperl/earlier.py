@@ -33,11 +33,14 @@ def read_resolved(path: Path) -> tuple[Config, Table]:
     if not () < _edition(by) <= ours:
         return load_config(path), {}
     config, gone = split_known(table)
-    if not gone and _edition(by) == ours:
-        return load_config(path), {}
+    known = flat(config.model_dump())
+    if _edition(by) == ours and all(key in known or key in Config.model_fields for key in gone):
+        return load_config(path), {}  # no setting went: a value that cannot be is an error
     if gone:
-        known = flat(config.model_dump())
-        told = [f"{key} = {gone[key]!r} (read as {known[key]!r})" if key in known else key for key in sorted(gone)]
+        told = [
+            f"{key} = {gone[key]!r} (read as {known[key]!r})" if key in known else repr(key).strip("'")
+            for key in sorted(gone)
+        ]
         why = f"written by {by}; fedperl {__version__} does not know, and ignores"
         _tell_once(f"{path.resolve()}: {why}: {', '.join(told)}")
     return config, gone
@@ -51,13 +54,13 @@ def split_known(table: Mapping[str, Any], section: type[BaseModel] = Config, pre
         kind: Any = None if field is None else field.annotation
         if field is None:
             gone |= flat({name: value})
-        elif isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping):
-            values[key], others = split_known(value, kind, f"{name}.")
-            gone |= others
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            values[key], others = split_known(value if isinstance(value, Mapping) else {}, kind, f"{name}.")
+            gone |= others if isinstance(value, Mapping) else {name: value}
         else:
             kind = Annotated[kind, field]
             try:
-                values[key] = TypeAdapter(kind).validate_python(value)
+                values[key] = TypeAdapter(kind, config=section.model_config).validate_python(value)
             except ValidationError:
                 gone[name] = value
     return section.model_construct(**values), gone
@@ -93,5 +96,5 @@ def check_trainable(folder: Path, by: str, gone: Mapping[str, Any]) -> None:
 
 def _edition(by: str) -> tuple[int, ...]:
     """Return the first two numbers of a version, between which runs are not trained on."""
-    found = re.match(r"fedperl (\d+)\.(\d+)\.", by)
+    found = re.match(r"fedperl (\d{1,4})\.(\d{1,4})\.", by)
     return tuple(int(number) for number in found.groups()) if found else ()

@@ -593,6 +593,11 @@ class Config(Section):
         if "auto" not in (federation.cohort, federation.quorum):
             return self
         cohort, quorum = self._numbers(clients)
+        if federation.cohort == "auto" and cohort < quorum:
+            raise ConfigError(
+                f"there are {clients} clients with something to train on; privacy = {self.privacy!r} and "
+                f"federation.robust = {federation.robust!r} need at least {quorum} in a round (federation.quorum)"
+            )
         try:
             return self.changed(federation=federation.changed(cohort=cohort, quorum=quorum))
         except ConfigError as error:

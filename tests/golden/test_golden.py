@@ -1,6 +1,9 @@
 """What `make golden` is made of: cases, parts, differences, declared changes."""
 
 import json
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,10 +11,11 @@ import numpy as np
 import pytest
 
 from fedperl.config import methods
-from golden.cases import read_cases
+from golden.cases import Case, read_cases
 from golden.changes import Change, declared_since, read_changes, unused
 from golden.compare import differences
 from golden.reader import read_parts
+from golden.sides import Side, run_cases
 
 TREE = Path(__file__).parents[2]
 
@@ -87,13 +91,48 @@ def test_parts_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "curves.json").write_text(json.dumps({"sums": [1]}))
     assert read_parts(tmp_path) == {
         "bytes": [{"bytes_up": 7}, {"releases": [{"bytes": 9}]}, {"bytes_up": 7}],
-        "ledger": [{"kind": "send", "releases": [{"to": 0}]}],
+        "ledger": [{"kind": "send", "releases": [{"to": 0}], "prints": {"0": "abc"}}],
         "metrics": [{"round": 1, "validation": {"0": {"accuracy": 0.5}}}],
         "results": {"test": 0.25, "totals": {}},
         "curves": {"sums": [1], "accuracy_over_rounds": {"0": [[1, 0.5]]}},
     }
     (tmp_path / "refused.txt").write_text("ConfigError: no\n\ntraceback")
     assert read_parts(tmp_path) == {"refused": "ConfigError: no"}
+
+
+DRIVER = """
+class REFUSAL(Exception):
+    pass
+
+def run(case, folder, scratch):
+    if case["ends"] == "refused":
+        raise REFUSAL("not so")
+    if case["ends"] == "fails":
+        raise KeyError("a fault of the driver")
+    (folder / "results.json").write_text('{"test": 1}')
+"""
+
+
+def test_a_case_that_fails_is_no_refusal_and_leaves_nothing(tmp_path: Path) -> None:
+    shutil.copytree(TREE / "golden", tmp_path / "tree" / "golden")
+    (tmp_path / "tree" / "golden" / "driver.py").write_text(DRIVER)
+    side = Side(tmp_path / "tree", tmp_path / "out")
+    cases = {ends: Case(ends, "some", {"ends": ends}) for ends in ("well", "refused", "fails")}
+    run_cases(side, [cases["well"], cases["refused"]], 1, lambda: None)
+    assert read_parts(side.folder(cases["well"])) == {"results": {"test": 1}}
+    assert read_parts(side.folder(cases["refused"])) == {"refused": "REFUSAL: not so"}
+    with pytest.raises(RuntimeError, match=r"(?s)'fails'.*a fault of the driver"):
+        run_cases(side, [cases["fails"]], 1, lambda: None)
+    assert not side.folder(cases["fails"]).exists()
+    assert len(list(side.out.iterdir())) == 2
+
+
+@pytest.mark.parametrize("words", [["no_such_commit"], ["HEAD", "--only", "no such case"], ["HEAD", "--workers", "0"]])
+def test_words_that_compare_nothing_are_refused(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "golden", *words], cwd=TREE, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert words[-1] in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_tables_of_a_page_lose_what_the_clock_says(tmp_path: Path) -> None:

@@ -126,9 +126,10 @@ def _to_train(config: Path | None, out: Path | None, settings: list[str], *, res
         if config is not None and loaded.name == "run":
             try:
                 loaded = loaded.changed(name=config.stem)
-            except ConfigError as error:
+            except ConfigError:
                 raise ConfigError(
-                    f"{config}: {error}: the file gives the run its name; wanted --set name=..."
+                    f"{config}: the file gives the run its name, and {config.stem!r} cannot be one: wanted up to 100 "
+                    "letters without / \\ [ and no dot in front, or --set name=..."
                 ) from None
     folder = out or Path("runs") / (loaded.name if loaded is not None else "run")
     if loaded is None:

@@ -95,6 +95,8 @@ def open_predictor(model: Path, name: str | None = None, *, device: str = "cpu")
 
 
 def _file_of(model: Path, name: str | None) -> Path:
+    if name is not None and Path(name).name != name:
+        raise RunError(f"--model {name!r}: wanted the name of one of the run's models, such as last")
     if model.is_dir():
         path = model / "models" / f"{name or 'last'}.safetensors"
     elif name is not None:

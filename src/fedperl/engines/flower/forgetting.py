@@ -83,5 +83,5 @@ def takes_part(folder: RunFolder, client: int) -> bool:
     path = folder.state / MEMBERS
     try:
         return not path.exists() or str(client) in json.loads(path.read_text())["members"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return True

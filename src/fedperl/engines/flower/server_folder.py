@@ -230,7 +230,11 @@ class ServerFolder:
         """Delete what runs still hold of sites that are gone; return what was done."""
         said: list[str] = []
         for number in sorted(_numbered(self.left)):
-            said += self._forget(number, json.loads((self.left / str(number)).read_text() or "[]"))
+            try:
+                names = json.loads((self.left / str(number)).read_text())
+            except (OSError, ValueError):  # gone meanwhile, new, or damaged: all runs are asked
+                names = []
+            said += self._forget(number, names)
         return said
 
     def _forget(self, number: int, runs: Sequence[str] = ()) -> list[str]:
