@@ -176,7 +176,7 @@ def test_numbers_that_are_not_written_follow_the_sites(
     excluded: tuple[int, ...], numbers: tuple[int, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = short("fedperl", federation={"rounds": 2, "cohort": "auto", "quorum": "auto", "exclude": list(excluded)})
-    train(config, tmp_path / "local")
+    train(config, tmp_path / "local", store=told())
     carry(SitesHere(config, tmp_path / "sites"), config, tmp_path / "across")
     assert model(tmp_path / "across") == model(tmp_path / "local")
     written = RunFolder(tmp_path / "across").read_config().federation
